@@ -1,0 +1,122 @@
+"""The figures of one update: one JSON line in <run_dir>/metrics.jsonl, and the line a person reads.
+
+Knows nothing of how they are measured. Written by the learner, read by the launcher and the tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+
+class UpdateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one update consumed, taught and cost. Means are over the update's trajectories unless said otherwise."""
+
+    version: int
+    """Of the weights this update produced."""
+    time_s: float
+    """Seconds since the learner served its first version."""
+    success: float
+    score: float
+    """Mean task score."""
+    reward: float
+    """Mean sum of training rewards, penalties left out."""
+    episode_length: float
+    staleness_mean: float
+    """Over the update's groups."""
+    staleness_max: int
+    groups_ready: int
+    groups_in_flight: int
+    groups_dropped: dict[str, int] = {}
+    """DropReason -> groups since the start."""
+    rows: int
+    """Steps in the update's trajectories."""
+    rows_trained: int
+    """Rows that went through an optimizer step (zero advantages left out, if so configured)."""
+    trajectories_per_s: float
+    """Trajectories of this update over its wall clock."""
+    rows_generated_per_s: float
+    """All actors, since the last update."""
+    tokens_generated_per_s: float
+    rows_trained_per_s: float
+    """Rows of this update over the learner's computing time."""
+    learner_wait_s: float
+    """Seconds the learner waited for this update's groups."""
+    learner_busy_s: float
+    actor_lease_wait_s: float
+    """Seconds the actors' engines stood idle for want of a lease since the last update, mean over actors."""
+    actor_env_wait_s: float
+    """Seconds the engines stood idle because every live episode was in its environment, mean over actors."""
+    actor_busy_s: float
+    admission_blocked_s: float
+    """Of the lease wait: seconds in which the staleness bound alone refused a lease."""
+    format_ok: float
+    """Share of rows."""
+    admissible: float
+    """Share of rows."""
+    loss: float
+    policy_loss: float
+    kl: float
+    """Mean KL to the reference policy; 0 when it is not computed."""
+    entropy: float
+    """Mean per token, nats; nan when it is not computed."""
+    clip_fraction: float
+    grad_norm: float
+    effective_sample_size: float
+    """Of the off-policy weights, in (0, 1]."""
+    logprob_mismatch: float
+    """Mean |pi_prox - pi_b| per token, nats."""
+    learning_rate: float
+    optimizer_steps: int
+    """Since the start."""
+
+
+def metrics_path(run_dir: str | Path) -> Path:
+    return Path(run_dir) / "metrics.jsonl"
+
+
+def read_metrics(run_dir: str | Path) -> list[UpdateRecord]:
+    """All complete lines of a run; a last line cut short by a kill is left out."""
+    return list(_complete_records(metrics_path(run_dir)))
+
+
+def _complete_records(path: Path) -> Iterator[UpdateRecord]:
+    if not path.exists():
+        return
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        yield msgspec.json.decode(line, type=UpdateRecord)
+
+
+def format_update(record: UpdateRecord, updates: int, staleness_max: int) -> str:
+    """One readable line.
+
+    Args:
+        record: the update.
+        updates: how many the run will do.
+        staleness_max: the bound in force; the line says so when a larger one would buy nothing.
+    """
+    width = len(str(updates))
+    line = (
+        f"v{record.version:0{width}d}/{updates}  success {record.success:5.1%}  score {record.score:.2f}  "
+        f"reward {record.reward:5.2f}  len {record.episode_length:4.1f}  "
+        f"stale {record.staleness_mean:.1f} (max {record.staleness_max})  "
+        f"queue {record.groups_ready} ready {record.groups_in_flight} live  "
+        f"gen {record.rows_generated_per_s:.0f} rows/s  train {record.rows_trained_per_s:.0f} rows/s  "
+        f"waited: learner {record.learner_wait_s:.1f}s actors {record.actor_lease_wait_s:.1f}s lease "
+        f"{record.actor_env_wait_s:.1f}s env"
+    )
+    if is_learner_bound(record, staleness_max):
+        line += "  [learner-bound: a larger staleness.max buys nothing]"
+    return line
+
+
+def is_learner_bound(record: UpdateRecord, staleness_max: int) -> bool:
+    """The actors stood waiting for the bound while the learner never waited for them."""
+    total = record.learner_busy_s + record.learner_wait_s
+    return (
+        staleness_max > 0
+        and record.admission_blocked_s > 0.05 * total
+        and record.learner_wait_s < 0.05 * record.learner_busy_s
+    )

@@ -1,0 +1,43 @@
+"""Loading a world by name, so that the pipeline never imports an environment."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+from async_agent_rl.config import EnvSection
+from async_agent_rl.env import World
+from async_agent_rl.errors import ConfigError
+
+
+def load_world(env: EnvSection) -> World:
+    """Import `env.target` and construct the world with its options.
+
+    The current directory is importable, so one file beside the person is enough.
+
+    Raises:
+        ConfigError: the module or class does not exist or is no world.
+        InputError: the world refuses its options or its data.
+    """
+    module_name, _, class_name = env.target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigError(
+                f"env={env.target}: there is no module {error.name!r} in {os.getcwd()} or on the Python path"
+            ) from error
+        raise
+    factory = cast("Callable[[dict[str, Any]], World] | None", getattr(module, class_name, None))
+    if factory is None:
+        raise ConfigError(f"env={env.target}: module {module_name} has no {class_name!r}")
+    world = factory(env.world_options())
+    missing = [name for name in ("num_tasks", "new_env") if not callable(getattr(world, name, None))]
+    if missing:
+        raise ConfigError(f"env={env.target}: {class_name} is no world, it lacks {' and '.join(missing)}")
+    return world

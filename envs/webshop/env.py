@@ -1,0 +1,148 @@
+"""WebShop as a world of tasks: one shop per process, one session per episode.
+
+Knows nothing of models or tokens. A step takes microseconds and never waits, except that the first purchase of a
+product has its title read by spaCy (a few milliseconds).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from async_agent_rl.env import Observation, Split, StepResult, Task
+from async_agent_rl.errors import InputError
+from envs.memory import Memory
+from envs.webshop.catalog import load_catalog
+from envs.webshop.goals import Goal, build_goals, split_by_product
+from envs.webshop.nouns import NounTagger, SpacyNounTagger
+from envs.webshop.options import WebShopOptions, parse_options
+from envs.webshop.projection import project_like_verl_agent, project_strictly
+from envs.webshop.prompt import admissible_actions, build_prompts, format_page
+from envs.webshop.search import SearchIndex
+from envs.webshop.session import Session, Shop
+
+WIN_REWARD = 10.0
+"""Training reward of a perfect purchase; anything else is worth 0 (verl-agent's rule)."""
+
+
+class WebShop:
+    """The catalogue, its goals in three splits, and the search index. Everything in it is read-only."""
+
+    def __init__(self, options: Mapping[str, Any], *, tagger: NounTagger | None = None) -> None:
+        """Load the files.
+
+        Args:
+            options: the keys of WebShopOptions.
+            tagger: finds the nouns of titles; by default spaCy, loaded at the first `new_env` or purchase.
+
+        Raises:
+            ConfigError: an option is unknown or wrong.
+            InputError: a file, a record or the spaCy model needs mending.
+        """
+        self.options = parse_options(options)
+        self.catalog = load_catalog(
+            self.options.products_path,
+            self.options.attributes_path,
+            self.options.human_goals_path,
+            require_attributes=self.options.goals == "synthetic",
+        )
+        self._goals = split_by_product(build_goals(self.catalog, self.options.goals))
+        self.shop = Shop(
+            searcher=SearchIndex(self.catalog.products),
+            tagger=tagger or SpacyNounTagger(self.options.spacy_model),
+            results_per_page=self.options.results_per_page,
+            show_attributes=self.options.show_attributes,
+        )
+
+    def num_tasks(self, split: Split) -> int:
+        """Number of goals in the split; its first n are the split's fixed panel of n."""
+        return len(self._goals[split])
+
+    def goal(self, split: Split, index: int) -> Goal:
+        """The goal of a task; raises InputError where there is none."""
+        goals = self._goals[split]
+        if not 0 <= index < len(goals):
+            raise InputError(
+                f"task {index} of split {split} does not exist: WebShop has {len(goals)} {split} goals here"
+            )
+        return goals[index]
+
+    def session(self, goal: Goal) -> Session:
+        """A plain, synchronous visit to the shop, for scripts and people."""
+        return Session(self.shop, goal)
+
+    def new_env(self) -> WebShopEnv:
+        """An environment for one episode at a time. The first call loads spaCy (a few seconds)."""
+        if isinstance(self.shop.tagger, SpacyNounTagger):
+            self.shop.tagger.load()
+        return WebShopEnv(self)
+
+
+class WebShopEnv:
+    """Episodes in the shop; satisfies async_agent_rl.env.Env. After a purchase it stands still until `reset`."""
+
+    def __init__(self, world: WebShop) -> None:
+        self._world = world
+        self._session: Session | None = None
+        self._memory = Memory(world.options.history)
+        self._last: StepResult | None = None
+
+    async def reset(self, task: Task) -> Observation:
+        """Open the shop for a task; the task's seed is not used, because nothing in an episode is random."""
+        self._session = self._world.session(self._world.goal(task.split, task.index))
+        self._memory = Memory(self._world.options.history)
+        self._last = None
+        return self._observe(self._session)
+
+    async def step(self, response: str) -> StepResult:
+        """Read one action out of the response and do it; a response without one changes nothing."""
+        if self._session is None:
+            raise RuntimeError("step() was called before reset()")
+        if self._last is not None and self._last.done:
+            return dataclasses.replace(self._last, reward=0.0, is_admissible=False)
+        self._last = self._play(self._session, response)
+        return self._last
+
+    async def close(self) -> None:
+        self._session = None
+
+    def _play(self, session: Session, response: str) -> StepResult:
+        project = project_strictly if self._world.options.parser == "strict" else project_like_verl_agent
+        projection = project(response)
+        seen = format_page(session.page, session.goal.instruction)
+        outcome = session.act(projection.action)
+        self._memory.add(seen, projection.action)
+        info: dict[str, Any] = {"task_score": outcome.reward}
+        if outcome.done and session.product is not None and session.reward is not None:
+            parts = dataclasses.asdict(session.reward)
+            info["purchase"] = {"asin": session.product.asin, "options": dict(session.options), "reward": parts}
+        won = outcome.done and outcome.reward == 1.0
+        return StepResult(
+            observation=self._observe(session),
+            reward=WIN_REWARD if won else 0.0,
+            done=outcome.done,
+            action=projection.action,
+            format_ok=projection.format_ok,
+            is_admissible=outcome.executed,
+            won=won,
+            score=outcome.reward,
+            info=info,
+        )
+
+    def _observe(self, session: Session) -> Observation:
+        options: WebShopOptions = self._world.options
+        goal, page = session.goal, session.page
+        return Observation(
+            prompts=build_prompts(
+                options.prompt,
+                goal.instruction,
+                page,
+                self._memory,
+                options.history,
+                limit_chars=options.overflow == "chars13000",
+            ),
+            text=format_page(page, goal.instruction),
+            state_key=session.state_key,
+            admissible=admissible_actions(page),
+        )

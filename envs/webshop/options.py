@@ -1,0 +1,83 @@
+"""WebShop's own keys (`env.webshop.*`): defaults, meanings, and the checks that need no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from async_agent_rl.errors import ConfigError
+from envs.webshop.goals import GoalKind
+from envs.webshop.nouns import DEFAULT_MODEL
+
+EMBEDDED_CATALOG = Path(__file__).parent / "data" / "catalog"
+
+
+class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be chosen about the shop. Relative paths are looked up from the current directory."""
+
+    products: str | None = None
+    """WebShop's items file (.json or .json.gz); None takes the embedded catalogue."""
+    attributes: str | None = None
+    """The attributes file that belongs to `products`."""
+    human_goals: str | None = None
+    """WebShop's human instructions; needed for goals=human."""
+    goals: GoalKind = "synthetic"
+    results_per_page: int = 10
+    """Products on one results page; 10 in WebShop."""
+    show_attributes: bool = False
+    """Offer the page with a product's listed attributes; off in WebShop."""
+    history: int = 2
+    """Past steps told in the prompt."""
+    prompt: Literal["verl_agent", "compact"] = "verl_agent"
+    """`compact` is one short line for tiny models."""
+    overflow: Literal["tokens", "chars13000"] = "tokens"
+    """What shortens the history: the model's token budget, or verl-agent's limit of 13,000 characters."""
+    parser: Literal["strict", "legacy"] = "strict"
+    """`legacy` reads responses as verl-agent does."""
+    spacy_model: str = DEFAULT_MODEL
+    """Installed English spaCy pipeline that finds the nouns of titles, or its path."""
+
+    def __post_init__(self) -> None:
+        if self.results_per_page < 1:
+            raise ConfigError(f"env.webshop.results_per_page must be at least 1, got {self.results_per_page}")
+        if self.history < 0:
+            raise ConfigError(f"env.webshop.history must be at least 0, got {self.history}")
+        if (self.products is None) != (self.attributes is None):
+            raise ConfigError(
+                "env.webshop.products and env.webshop.attributes belong together, "
+                f"got products={self.products!r} and attributes={self.attributes!r}"
+            )
+        if self.goals == "human" and self.human_goals is None:
+            raise ConfigError("env.webshop.goals=human needs env.webshop.human_goals=FILE, got none")
+
+    @property
+    def products_path(self) -> Path:
+        return Path(self.products) if self.products is not None else EMBEDDED_CATALOG / "products.json.gz"
+
+    @property
+    def attributes_path(self) -> Path:
+        return Path(self.attributes) if self.attributes is not None else EMBEDDED_CATALOG / "attributes.json.gz"
+
+    @property
+    def human_goals_path(self) -> Path | None:
+        """None where human goals are not asked for: the file is then not even opened."""
+        return Path(self.human_goals) if self.human_goals is not None and self.goals == "human" else None
+
+
+def parse_options(options: Mapping[str, Any]) -> WebShopOptions:
+    """The typed options; raises ConfigError naming the key and the value."""
+    for key, value in options.items():
+        if key not in WebShopOptions.__struct_fields__:
+            known = ", ".join(WebShopOptions.__struct_fields__)
+            raise ConfigError(f"env.webshop.{key}={value!r} is not a key of WebShop; the keys are {known}")
+    try:
+        return msgspec.convert(dict(options), WebShopOptions)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        reason, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`")
+        raise ConfigError(f"env.webshop.{key}={options.get(key)!r}: {reason}") from None

@@ -75,7 +75,7 @@ def run_role(argv: Sequence[str], body: Callable[[RoleSpec, threading.Event], No
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which ends the roles in order
     if spec.launcher_pid:
-        threading.Thread(target=_die_with, args=(spec.launcher_pid,), name="parent-watch", daemon=True).start()
+        threading.Thread(target=die_with, args=(spec.launcher_pid,), name="parent-watch", daemon=True).start()
     log.info("role_started", pid=os.getpid())
     try:
         body(spec, stop)
@@ -104,7 +104,7 @@ def _leave_cause(spec: RoleSpec, error: Exception) -> int:
     return code
 
 
-def _die_with(launcher_pid: int) -> None:
+def die_with(launcher_pid: int) -> None:
     """End this process when the launcher is gone, however it died: no orphan may outlive a run."""
     wait = threading.Event()
     while os.getppid() == launcher_pid:

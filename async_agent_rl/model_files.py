@@ -61,7 +61,9 @@ def load_model(path: Path, dtype: str = "float32") -> Any:
         dtype: "float32" or "bfloat16".
     """
     from transformers import AutoModelForCausalLM  # seconds to import
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr is for what a person must read
     try:
         loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:

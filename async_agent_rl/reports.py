@@ -57,11 +57,14 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """[n] by task index: two reports on the same panel can be compared in pairs."""
     seconds: float
 
+    @property
+    def decoding(self) -> str:
+        return "greedy" if self.temperature == 0 else f"T={self.temperature:g}"
+
     def line(self) -> str:
-        how = "greedy" if self.temperature == 0 else f"T={self.temperature:g}"
         return (
-            f"{how:7s} success {self.success:6.1%} [{self.success_low:.1%}, {self.success_high:.1%}]  n={self.n}  "
-            f"score {self.score:.3f}  length {self.episode_length:.1f}  valid format {self.format_ok:.1%}  "
+            f"{self.decoding:7s} success {self.success:6.1%} [{self.success_low:.1%}, {self.success_high:.1%}]  "
+            f"n={self.n}  score {self.score:.3f}  length {self.episode_length:.1f}  valid format {self.format_ok:.1%}  "
             f"admissible {self.admissible:.1%}"
         )
 

@@ -17,15 +17,17 @@ def comparison_lines(before: Sequence[EvaluationReport], after: Sequence[Evaluat
     lines = []
     for early in before:
         late = next((report for report in after if report.temperature == early.temperature), None)
-        if late is None:
-            continue
-        gain, low, high = paired_gain(early.wins, late.wins)
-        lines += [
-            f"before  {early.line()}",
-            f"after   {late.line()}",
-            f"        gain {gain * 100:+.1f} points, paired 95 % interval [{low * 100:+.1f}, {high * 100:+.1f}]",
-        ]
+        if late is not None:
+            gain, low, high = paired_gain(early.wins, late.wins)
+            lines.append(
+                f"{early.decoding:7s} success {_share(early)} -> {_share(late)}  n={early.n}  "
+                f"gain {gain * 100:+.1f} points, paired 95 % interval [{low * 100:+.1f}, {high * 100:+.1f}]"
+            )
     return lines
+
+
+def _share(report: EvaluationReport) -> str:
+    return f"{report.success:.1%} [{report.success_low:.1%}, {report.success_high:.1%}]"
 
 
 def draw_learning_curve(
@@ -48,6 +50,7 @@ def draw_learning_curve(
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(figsize=(8.0, 4.5), dpi=120)
     versions = [record.version for record in records]
@@ -59,7 +62,6 @@ def draw_learning_curve(
     axes.fill_between(versions, [low for low, _ in bounds], [high for _, high in bounds], color="C0", alpha=0.15, lw=0)
     for number, temperature in enumerate(sorted({report.temperature for _, report in panels})):
         points = [(version, report) for version, report in panels if report.temperature == temperature]
-        how = "greedy" if temperature == 0 else f"T={temperature:g}"
         shares = [report.success for _, report in points]
         errors = [
             [report.success - report.success_low for _, report in points],
@@ -72,9 +74,10 @@ def draw_learning_curve(
             fmt="o--",
             color=f"C{number + 1}",
             capsize=4,
-            label=f"held-out products, {how}, n={points[0][1].n}",
+            label=f"held-out products, {points[0][1].decoding}, n={points[0][1].n}",
         )
     axes.set(xlabel="version (completed updates)", ylabel="success rate", ylim=(0, 1), title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     figure.tight_layout()

@@ -94,10 +94,12 @@ class TrainingRun:
     def _start_roles(self) -> list[RoleProcess]:
         config = self._config
         buffer = self._start("buffer", "async_agent_rl.buffer.main", 1, ("", ""))
-        addresses = wait_for_addresses(str(self._folder.path), _START_DEADLINE_S, lambda: buffer.exit_code is None)
-        if addresses is None:
-            self._check_roles()
-            raise RunError(f"the buffer announced no address within {_START_DEADLINE_S:.0f} s")
+
+        def is_alive() -> bool:
+            self._check_roles()  # raises with the cause the buffer left
+            return buffer.exit_code is None
+
+        addresses = wait_for_addresses(self._folder.path, _START_DEADLINE_S, is_alive)
         pair = (addresses.router, addresses.hints)
         learner = self._start("learner", "learner.main", config.learner.threads, pair)
         actors = [

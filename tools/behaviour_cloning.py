@@ -89,7 +89,9 @@ def cut_prompt(demonstration: Demonstration, num_products: int) -> str:
 class BatchMaker:
     """Endless batches of rows of similar length, every row about equally often."""
 
-    def __init__(self, rows: Sequence[Row], batch_size: int, syllables: Sequence[int], rng: np.random.Generator, blur: float = 8):
+    def __init__(
+        self, rows: Sequence[Row], batch_size: int, syllables: Sequence[int], rng: np.random.Generator, blur: float = 8
+    ):
         """Remember the rows.
 
         Args:

@@ -74,9 +74,7 @@ def _table(title: str, prefix: str, keys: Iterator[Key] | list[Key]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.config_reference", description="Write the reference."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.config_reference", description="Write the reference.")
     parser.add_argument("--out", type=Path, default=_PAGE)
     arguments = parser.parse_args(argv)
     arguments.out.write_text(render())

@@ -68,7 +68,8 @@ class Product:
     has_instruction: bool
 
     def title(self) -> str:
-        return " ".join((self.brand, *self.attributes[:2], self.type_name)).title()
+        """In lower case, so that a word is the same for a small tokenizer in the title and in the instruction."""
+        return " ".join((self.brand, *self.attributes[:2], self.type_name))
 
     def instruction(self) -> str:
         return f"Find me {', '.join(self.attributes[:2])} {self.type_name}"
@@ -191,8 +192,8 @@ def raw_product(product: Product) -> dict[str, Any]:
     return {
         "name": product.title(),
         "product_information": "",
-        "brand": f"Brand: {product.brand}",
-        "full_description": f"{product.brand} made these {product.type_name} for you: {', '.join(words)}.",
+        "brand": f"Brand: {product.brand.title()}",
+        "full_description": f"{product.brand.title()} made these {product.type_name} for you: {', '.join(words)}.",
         "pricing": pricing,
         "list_price": "",
         "availability_status": "In Stock",

@@ -48,8 +48,8 @@ class Habits:
     """The rules of one episode."""
 
     product_rule: ProductRule = ProductRule.FITTING
-    skips_last_option: bool = False
-    """Buys without the last option the goal names (the second of two, or the only one)."""
+    max_options: int | None = None
+    """Chooses only so many of the options the goal names, in its order; None: all of them."""
     searches_options: bool = False
     """Types the wanted options into the search field as well, which finds look-alikes with other options later."""
 
@@ -106,7 +106,7 @@ def decide(world: WebShop, session: Session, habits: Habits) -> Decision | None:
         return None if product is None else Decision(Skill.PRODUCT, "open it", f"click[{product.asin}]")
     if session.view is not View.ITEM:
         return None
-    options = session.goal.options[: -1 if habits.skips_last_option else None]
+    options = session.goal.options[: habits.max_options]
     for option in options:
         assert option.group is not None  # synthetic goals name the group
         if option.group not in session.options:
@@ -182,8 +182,9 @@ def fits(product: Product, goal: Goal) -> bool:
 
 
 RULES: tuple[tuple[str, Habits], ...] = (
+    ("first result, no option", Habits(product_rule=ProductRule.FIRST, max_options=0)),
+    ("first result, one option", Habits(product_rule=ProductRule.FIRST, max_options=1)),
     ("first result, all options", Habits(product_rule=ProductRule.FIRST)),
-    ("first result, last option left out", Habits(product_rule=ProductRule.FIRST, skips_last_option=True)),
     ("first result under the ceiling, all options", Habits(product_rule=ProductRule.UNDER_CEILING)),
     (
         "options in the search, first result, all options",

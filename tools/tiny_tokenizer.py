@@ -1,20 +1,22 @@
-"""The tiny policy's tokenizer: a small byte-level BPE saved as an ordinary Hugging Face fast tokenizer folder.
+"""The tiny policy's tokenizer: a small byte-level BPE of the class Qwen2Tokenizer, saved as a Hugging Face folder.
 
-Every segment after an added token gets a leading blank and all text is lower-cased first, so one word is one id
-wherever it stands: in the goal, on the page, or inside `click[...]`. Decoded actions therefore read `click[ red]`; the
-environment strips the blank. Any text can be encoded, because unknown words fall back to bytes. Knows nothing of the
-model or of demonstrations.
+transformers gives every folder with a Qwen2 model that class, whatever the folder asks for, so its cutting of words is
+taken as it is: a word keeps the blank in front of it. Markers (added tokens) eat the blanks on both sides; therefore a
+word right after one has no blank wherever it stands, and "red" is one and the same id in `color: red`, in
+`[SEP] red [SEP]` and in `click[red]`. Any text can be encoded, because unknown words fall back to bytes. Knows nothing
+of the model or of demonstrations.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer
 
 from tools.catalog_words import SYLLABLES
 
@@ -23,44 +25,82 @@ EncodeText = Callable[[str], list[int]]
 
 EOS = "<eos>"
 PAD = "<pad>"
+MARKERS: tuple[str, ...] = (
+    "[SEP]",
+    "<think>",
+    "</think>",
+    "<action>",
+    "</action>",
+    "search[",
+    "click[",
+    # Where a value or the description of the product is copied from.
+    "color:",
+    "size:",
+    "Find me",
+    # Phrases of the pages that never change; one token each keeps prompts short.
+    "Task:",
+    "Done:",
+    "Actions:",
+    ", and price lower than",
+    ".00 dollars",
+    "(Total results:",
+    "Page",
+    "Price:",
+    "Rating: N.A.",
+    "Back to Search",
+    "back to search",
+    "Next >",
+    "next >",
+    "< Prev",
+    "< prev",
+    "Description",
+    "description",
+    "Features",
+    "features",
+    "Reviews",
+    "reviews",
+    "Buy Now",
+    "buy now",
+    "|",
+)
+PLAIN_MARKERS: tuple[str, ...] = ("]", ".99", ".95", ".49")
+"""The end of an action and the cents of the catalogue's prices. They eat no blanks."""
+
 _ASIN = re.compile(rf"\b(?:{'|'.join(SYLLABLES)})+\b")
-# `lstrip` eats the blank before the marker, which would otherwise become a token of its own (" " before "[SEP]").
-MARKERS_EATING_BLANKS: tuple[str, ...] = ("[SEP]", "<think>", "</think>", "<action>", "</action>", "search[", "click[")
-MARKERS: tuple[str, ...] = ("]", "color:", "size:")
-"""`color:` and `size:` are where an option's value is copied from; `]` ends every action."""
 
 
-def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> Qwen2Tokenizer:
     """Train the tokenizer.
 
     Args:
         corpus: texts with the words the policy will meet.
         vocab_size: upper bound of the number of ids, added tokens included; a small corpus ends below it.
     """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
     added = _added_tokens()
+    raw = Tokenizer(models.BPE())
+    raw.normalizer = normalizers.NFC()
+    raw.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(added) - 2,
         min_frequency=2,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_without_markers(corpus), trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    raw.train_from_iterator(_cut_at_markers(corpus), trainer)
+    trained = json.loads(raw.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=trained["vocab"],
+        merges=[tuple(merge) for merge in trained["merges"]],
+        unk_token=EOS,
         eos_token=EOS,
         pad_token=PAD,
-        clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
-    fast.add_tokens(added)
-    return fast
+    tokenizer.add_tokens(added)
+    return tokenizer
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: pathlib.Path) -> None:
+def save_tokenizer(tokenizer: Qwen2Tokenizer, folder: pathlib.Path) -> None:
     """Write the files `AutoTokenizer.from_pretrained(folder)` reads."""
     tokenizer.save_pretrained(str(folder))
 
@@ -81,20 +121,18 @@ def text_encoder(tokenizer: Any) -> EncodeText:
 
 
 def _added_tokens() -> list[AddedToken]:
-    eating = [AddedToken(text, normalized=False, special=False, lstrip=True) for text in MARKERS_EATING_BLANKS]
-    # color: and size: also eat their blank; they never open a word that needs it.
-    plain = [AddedToken(text, normalized=False, special=False, lstrip=text != "]") for text in MARKERS]
-    # Upper case only and before lower-casing, so no syllable is ever found inside a word.
+    marks = [AddedToken(text, normalized=False, special=False, lstrip=True, rstrip=True) for text in MARKERS]
+    # Upper case only, so that no syllable is found inside a word of the catalogue.
     syllables = [AddedToken(text, normalized=False, special=False, lstrip=True) for text in SYLLABLES]
-    return [*eating, *plain, *syllables]
+    plain = [AddedToken(text, normalized=False, special=False) for text in PLAIN_MARKERS]
+    return [*marks, *plain, *syllables]
 
 
-def _without_markers(corpus: Iterable[str]) -> Iterable[str]:
-    """The corpus cut at the markers, as encoding will cut it; a blank in front as encoding will put it there."""
-    markers: Sequence[str] = (*MARKERS_EATING_BLANKS, *MARKERS)
+def _cut_at_markers(corpus: Iterable[str]) -> Iterable[str]:
+    """The pieces between markers, stripped, as encoding will see them."""
+    marks = re.compile("|".join(re.escape(text) for text in sorted((*MARKERS, *PLAIN_MARKERS), key=len, reverse=True)))
     for text in corpus:
-        # ASINs are spelt with added tokens; lower-cased they would fill the vocabulary with names of products.
-        pieces = [_ASIN.sub(" ", text)]
-        for marker in markers:
-            pieces = [part for piece in pieces for part in piece.split(marker)]
-        yield from (" " + piece.strip() for piece in pieces if piece.strip())
+        # ASINs are spelt with added tokens; as words they would fill the vocabulary with names of products.
+        for piece in marks.split(_ASIN.sub("[SEP]", text)):
+            if piece.strip():
+                yield piece.strip()

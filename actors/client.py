@@ -126,11 +126,8 @@ class BufferClient:
 
     def close(self) -> None:
         """Safe to call twice."""
-        for socket in (self._dealer, self._hints):
-            if not socket.closed:
-                socket.close(linger=0)
         if not self._context.closed:
-            self._context.term()
+            self._context.destroy(linger=0)
 
     # --- inside ------------------------------------------------------------------------------------------------
 

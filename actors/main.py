@@ -183,12 +183,14 @@ class Actor:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await self._engine.close()
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=_END_S)
-            if stuck:
-                log.warning("tasks_stuck", num=len(stuck))
-        self._client.close()
+        try:
+            await self._engine.close()
+            if tasks:
+                _, stuck = await asyncio.wait(tasks, timeout=_END_S)
+                if stuck:
+                    log.warning("tasks_stuck", num=len(stuck))
+        finally:
+            self._client.close()  # a context left open would hang the process at its exit
         if self._failed.done():
             self._failed.exception()  # raised by `run`, or outrun by Stop
 

@@ -202,8 +202,8 @@ class Batch(Message, frozen=True, kw_only=True):
     group_size: int
     stats: BufferStats
     version: int = -1
-    """Of the request this answers. A learner that repeats a request may get the same batch twice: one whose version
-    is not its own is such an echo, and is let go."""
+    """Of the request this answers. A repeated request can cross its answer, which then comes twice: a batch whose
+    version is not the learner's own, or whose groups it has dropped, is such an echo and is let go."""
 
 
 class Trained(Message, frozen=True, kw_only=True):

@@ -118,16 +118,23 @@ def build_rows(
     )
 
 
-def mini_batches(
-    num_rows: int, mini_batch_rows: int, run_seed: int, version: int, epoch: int
-) -> list[NDArray[np.int64]]:
+def mini_batches(rows: Rows, mini_batch_rows: int, run_seed: int, version: int, epoch: int) -> list[NDArray[np.int64]]:
     """Cut all rows, shuffled by counter, into parts of nearly `mini_batch_rows` whose sizes differ by at most 1.
 
-    Each row stands in exactly one part; the number of parts is the nearest one, at least 1.
+    What is shuffled are the prompts; rows with the same prompt stay side by side. So the actions that were compared
+    with each other are mostly trained in the same step, and the decoder reads their prompt once.
+
+    Returns:
+        Row indices; each row stands in exactly one part. The number of parts is the nearest one, at least 1.
     """
-    order = seeds.generator(run_seed, seeds.Purpose.MINIBATCH, version, epoch).permutation(num_rows)
-    num_parts = min(num_rows, max(1, round(num_rows / mini_batch_rows)))
-    return [part.astype(np.int64) for part in np.array_split(order, num_parts)]
+    by_prompt: dict[bytes, list[int]] = {}
+    for row, prompt in enumerate(rows.prompt_ids):
+        by_prompt.setdefault(prompt.tobytes(), []).append(row)
+    blocks = list(by_prompt.values())
+    order = seeds.generator(run_seed, seeds.Purpose.MINIBATCH, version, epoch).permutation(len(blocks))
+    shuffled = np.concatenate([blocks[number] for number in order]).astype(np.int64)
+    num_parts = max(1, round(rows.num_rows / mini_batch_rows))
+    return np.array_split(shuffled, min(rows.num_rows, num_parts))
 
 
 def _is_invalid(turn: TurnInfo, penalize: Literal["format", "admissible"]) -> bool:

@@ -67,13 +67,17 @@ class UpdateOutcome:
     """None unless applied."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Targets:
-    """Flat [T] tensors that stay fixed during one update."""
+    """What the tokens of one update are trained towards; flat [T] tensors."""
 
     prox: Tensor
+    """Log-probs under the weights from before the update. Those of the first mini-batch are NaN until it is trained:
+    nothing has changed by then, so its own forward pass gives them."""
+    entropies: Tensor
+    """NaN where not known (yet)."""
     reference: Tensor | None
-    weights: Tensor
+    behaviour: Tensor
     advantages: Tensor
 
 
@@ -120,36 +124,36 @@ class PolicyUpdater:
         scaled = advantages.total * settings.advantage_scale
         teaches = (~(scaled.abs() < ZERO_ADVANTAGE)).numpy()  # a NaN teaches: it must not pass unnoticed
         chosen = np.flatnonzero(teaches) if settings.skip_zero_advantage else np.arange(rows.num_rows)
-        prox, entropies = self.scorer.score_all(rows, chosen, settings.micro_batch_rows)
-        targets = self._targets(rows, chosen, prox, scaled)
+        steps = self._plan_steps(rows, version, teaches)
+        targets = self._targets(rows, chosen, steps[0] if steps else chosen[:0], scaled)
         rate = settings.learning_rate * min(1.0, (version + 1) / max(1, settings.warmup_updates))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
         backup = _Backup(self._parameters, self.optimizer)
         totals = _Totals()
-        for epoch in range(settings.epochs):
-            for part in mini_batches(rows.num_rows, settings.mini_batch_rows, self._config.run.seed, version, epoch):
-                if should_stop():
-                    backup.restore()
-                    return UpdateOutcome("abandoned", advantages, None)
-                if not (teaches[part].any() or settings.kl_coef > 0 or settings.entropy_coef > 0):
-                    continue  # no gradient, and momentum alone must not move the weights
-                num_tokens = int(rows.token_counts()[part].sum())
-                kept = np.intersect1d(part, chosen, assume_unique=True)
-                if not self._step(rows, kept, num_tokens, targets, totals):
-                    backup.restore()
-                    return UpdateOutcome("non_finite", advantages, None)
+        for part in steps:
+            if should_stop():
+                backup.restore()
+                return UpdateOutcome("abandoned", advantages, None)
+            num_tokens = int(rows.token_counts()[part].sum())
+            kept = np.intersect1d(part, chosen, assume_unique=True)
+            if not self._step(rows, kept, num_tokens, targets, totals):
+                backup.restore()
+                return UpdateOutcome("non_finite", advantages, None)
         self.optimizer_steps += totals.steps
-        picked = _tokens_of(rows, chosen)
-        stats = totals.stats(
-            entropy=float(entropies[picked].mean()) if len(chosen) else 0.0,
-            effective_sample_size=effective_sample_fraction(targets.weights[picked]),
-            mismatch=_mismatch(prox[picked], torch.from_numpy(rows.behaviour_logprobs)[picked]),
-            learning_rate=rate,
-            rows_trained=len(chosen),
-        )
-        return UpdateOutcome("applied", advantages, stats)
+        return UpdateOutcome("applied", advantages, self._stats(targets, totals, rate, len(chosen) if steps else 0))
+
+    def _plan_steps(self, rows: Rows, version: int, teaches: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+        """The mini-batches of all epochs; one without any gradient is left out: momentum alone must move nothing."""
+        settings = self._settings
+        always = settings.kl_coef > 0 or settings.entropy_coef > 0
+        return [
+            part
+            for epoch in range(settings.epochs)
+            for part in mini_batches(rows, settings.mini_batch_rows, self._config.run.seed, version, epoch)
+            if always or teaches[part].any()
+        ]
 
     def _advantages(self, rows: Rows) -> Advantages:
         keys, _ = number_keys(rows.groups.tolist(), rows.anchors)
@@ -164,16 +168,18 @@ class PolicyUpdater:
             penalty=self._settings.invalid_penalty,
         )
 
-    def _targets(self, rows: Rows, chosen: NDArray[np.int64], prox: Tensor, scaled: Tensor) -> _Targets:
+    def _targets(self, rows: Rows, chosen: NDArray[np.int64], first: NDArray[np.int64], scaled: Tensor) -> _Targets:
+        """Score, before anything changes, all chosen rows but those of the first mini-batch."""
+        later = np.setdiff1d(chosen, first, assume_unique=True)
+        prox, entropies = self.scorer.score_all(rows, later, self._settings.micro_batch_rows)
         reference = None
         if self._reference is not None:
             reference, _ = self._reference.score_all(rows, chosen, self._settings.micro_batch_rows)
-        behaviour = torch.from_numpy(rows.behaviour_logprobs.copy()).to(prox)
-        correction = self._config.offpolicy
         return _Targets(
             prox=prox,
+            entropies=entropies,
             reference=reference,
-            weights=offpolicy_weights(prox, behaviour, correction.correction, correction.cap),
+            behaviour=torch.from_numpy(rows.behaviour_logprobs.copy()).to(prox),
             advantages=scaled.repeat_interleave(torch.from_numpy(rows.token_counts())).to(prox),
         )
 
@@ -190,7 +196,7 @@ class PolicyUpdater:
         self.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(len(_SUMS), dtype=torch.float64)
         for batch in self.scorer.micro_batches(rows, kept, self._settings.micro_batch_rows):
-            loss, parts = self._loss_sum(batch, targets)
+            loss, parts = self._loss_sum(batch, targets, is_first=totals.steps == 0)
             torch.autograd.backward(loss / num_tokens)
             sums += parts.cpu()
         limit = self._settings.max_grad_norm or torch.inf
@@ -202,26 +208,50 @@ class PolicyUpdater:
         totals.add(sums, num_tokens, float(norm))
         return True
 
-    def _loss_sum(self, batch: MicroBatch, targets: _Targets) -> tuple[Tensor, Tensor]:
+    def _loss_sum(self, batch: MicroBatch, targets: _Targets, *, is_first: bool) -> tuple[Tensor, Tensor]:
         """Sum of the token losses of a micro-batch, and the sums named in `_SUMS`, [len(_SUMS)] float64."""
-        settings = self._settings
-        scores = self.scorer.score(batch, with_entropy=settings.entropy_coef > 0)
+        settings, correction = self._settings, self._config.offpolicy
+        scores = self.scorer.score(batch, with_entropy=is_first or settings.entropy_coef > 0)
         at = torch.from_numpy(batch.token_index).to(targets.prox.device)
+        if is_first:
+            targets.prox[at] = scores.logprobs.detach()
+            targets.entropies[at] = scores.entropy.detach() if scores.entropy is not None else torch.nan
         prox = targets.prox[at]
         policy = policy_loss(
             scores.logprobs, prox, targets.advantages[at], settings.clip_low, settings.clip_high, settings.clip_dual
         )
-        weighted = targets.weights[at] * policy.loss
+        weights = offpolicy_weights(prox, targets.behaviour[at], correction.correction, correction.cap)
+        weighted = weights * policy.loss
         loss = weighted.sum()
         kl_sum = loss.new_zeros(())
         if targets.reference is not None:
             kl_sum = kl_estimate(scores.logprobs, targets.reference[at], settings.kl_estimator).sum()
             loss = loss + settings.kl_coef * kl_sum
-        if scores.entropy is not None:
+        if settings.entropy_coef > 0 and scores.entropy is not None:
             loss = loss - settings.entropy_coef * scores.entropy.sum()
         drift = (prox - scores.logprobs).sum()
         parts = (loss, weighted.sum(), kl_sum, drift, policy.is_clipped.sum(), policy.is_dual_clipped.sum())
         return loss, torch.stack([part.detach().double() for part in parts])
+
+    def _stats(self, targets: _Targets, totals: _Totals, learning_rate: float, rows_trained: int) -> UpdateStats:
+        known = torch.isfinite(targets.prox)
+        prox, behaviour = targets.prox[known], targets.behaviour[known]
+        correction = self._config.offpolicy
+        weights = offpolicy_weights(prox, behaviour, correction.correction, correction.cap)
+        entropies = targets.entropies[known]
+        difference = (prox - behaviour).abs()
+        difference = difference[torch.isfinite(difference)]  # without correction behaviour may be missing
+        return UpdateStats(
+            **totals.means(),
+            entropy=float(entropies.mean()) if len(entropies) else 0.0,
+            grad_norm=totals.mean_norm(),
+            effective_sample_size=effective_sample_fraction(weights),
+            mismatch_mean=float(difference.mean()) if len(difference) else 0.0,
+            mismatch_max=float(difference.max()) if len(difference) else 0.0,
+            learning_rate=learning_rate,
+            optimizer_steps=totals.steps,
+            rows_trained=rows_trained,
+        )
 
 
 _SUMS = ("loss", "policy_loss", "kl", "approx_kl", "clip_fraction", "dual_clip_fraction")
@@ -244,26 +274,12 @@ class _Totals:
         self._tokens += num_tokens
         self._norms.append(grad_norm)
 
-    def stats(
-        self,
-        entropy: float,
-        effective_sample_size: float,
-        mismatch: tuple[float, float],
-        learning_rate: float,
-        rows_trained: int,
-    ) -> UpdateStats:
-        means = dict(zip(_SUMS, (self._sums / max(1, self._tokens)).tolist(), strict=True))
-        return UpdateStats(
-            **means,
-            entropy=entropy,
-            grad_norm=sum(self._norms) / max(1, self.steps),
-            effective_sample_size=effective_sample_size,
-            mismatch_mean=mismatch[0],
-            mismatch_max=mismatch[1],
-            learning_rate=learning_rate,
-            optimizer_steps=self.steps,
-            rows_trained=rows_trained,
-        )
+    def means(self) -> dict[str, float]:
+        """By the names in `_SUMS`, per token of all steps."""
+        return dict(zip(_SUMS, (self._sums / max(1, self._tokens)).tolist(), strict=True))
+
+    def mean_norm(self) -> float:
+        return sum(self._norms) / max(1, self.steps)
 
 
 class _Backup:
@@ -281,19 +297,3 @@ class _Backup:
                 parameter.copy_(value)
         self._optimizer.load_state_dict(self._state)
         self._optimizer.zero_grad(set_to_none=True)
-
-
-def _tokens_of(rows: Rows, chosen: NDArray[np.int64]) -> Tensor:
-    """[T] bool: tokens of the chosen rows."""
-    is_chosen = np.zeros(rows.num_rows, dtype=np.bool_)
-    is_chosen[chosen] = True
-    return torch.from_numpy(np.repeat(is_chosen, rows.token_counts()))
-
-
-def _mismatch(prox: Tensor, behaviour: Tensor) -> tuple[float, float]:
-    """Mean and maximum of |prox - behaviour| over the tokens that have a behaviour log-prob; 0, 0 without any."""
-    difference = (prox - behaviour.to(prox)).abs()
-    known = difference[torch.isfinite(difference)]
-    if known.numel() == 0:
-        return 0.0, 0.0
-    return float(known.mean()), float(known.max())

@@ -48,6 +48,8 @@ class Stage:
     learning_rates: tuple[float, float]
     """At the first and the last step, linear in between."""
     warm_up_steps: int = 0
+    stop_below: float = 0.0
+    """The stage ends early when the mean loss (nats per token) since the last report is below this."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def cut_prompt(demonstration: Demonstration, num_products: int) -> str:
 
 
 class BatchMaker:
-    """Endless batches of rows of similar length, every row about equally often."""
+    """Endless batches of rows of similar length, every row equally often."""
 
     def __init__(
         self, rows: Sequence[Row], batch_size: int, syllables: Sequence[int], rng: np.random.Generator, blur: float = 8
@@ -99,6 +101,7 @@ class BatchMaker:
             batch_size: rows per batch.
             syllables: ids that are permuted among themselves, differently in every row.
             rng: of this maker alone.
+            blur: tokens by which the lengths within a batch may differ; 1000 mixes everything.
         """
         if len(rows) < batch_size:
             raise ValueError(f"a batch of {batch_size} needs as many rows, got {len(rows)}")
@@ -154,9 +157,9 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
 
     def run(
-        self, stage: Stage, batches: BatchMaker, report: Callable[[Progress], None], report_every: int = 200
+        self, stage: Stage, batches: BatchMaker, report: Callable[[Progress], None], report_every: int = 100
     ) -> None:
-        """Train for `stage.steps` optimizer steps."""
+        """Train for at most `stage.steps` optimizer steps."""
         began = time.monotonic()
         first, last = stage.learning_rates
         losses: list[float] = []
@@ -174,6 +177,8 @@ class Trainer:
                 mean = sum(losses) / len(losses)
                 report(Progress(stage=stage.name, step=step, loss=mean, seconds=time.monotonic() - began))
                 losses.clear()
+                if mean < stage.stop_below:
+                    return
 
 
 def exact_share(model: TinyQwen2, rows: Sequence[Row], batch_size: int = 64) -> dict[Skill, float]:

@@ -35,7 +35,7 @@ Twin = Literal["options", "price", "attribute"]
 class Difficulty:
     """How often a good query and the first result are not enough. All are probabilities per product."""
 
-    twin: float = 0.19
+    twin: float = 0.23
     """The product is a look-alike of an earlier one of its type that has none yet."""
     twin_kinds: tuple[tuple[Twin, float], ...] = (("options", 0.45), ("price", 0.4), ("attribute", 0.15))
     no_instruction: float = 0.2

@@ -43,6 +43,17 @@ class ProductRule(enum.StrEnum):
     """The first that can be bought for a perfect reward: a shopper who reads every page."""
 
 
+class Query(enum.StrEnum):
+    """What the shopper types into the search field."""
+
+    FIRST_ATTRIBUTE = "first_attribute"
+    """Too vague to find anything."""
+    WORDS = "words"
+    """All words that describe the product."""
+    WORDS_AND_OPTIONS = "words_and_options"
+    """The wanted options as well, which moves look-alikes with other options down the page."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Habits:
     """The rules of one episode."""
@@ -50,8 +61,7 @@ class Habits:
     product_rule: ProductRule = ProductRule.FITTING
     max_options: int | None = None
     """Chooses only so many of the options the goal names, in its order; None: all of them."""
-    searches_options: bool = False
-    """Types the wanted options into the search field as well, which finds look-alikes with other options later."""
+    query: Query = Query.WORDS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,27 +90,24 @@ class Decision:
         return f"<think>{self.thought}</think><action>{self.action}</action>"
 
 
-def wanted_words(goal: Goal) -> str:
-    """The part of the instruction that describes the product: no opening, options or price.
+def write_query(goal: Goal, query: Query) -> str:
+    """The search words, copied from the instruction as they stand there.
 
-    Works for synthetic goals, whose instruction is `Find me <words>[ with <option>: ...][, and price lower ...]`.
+    Works for synthetic goals of the embedded catalogue, whose instruction is
+    `Find me <attribute>, <attribute> <type>[ with <option>: <value>, and ...][, and price lower than ...]`.
     """
-    words = goal.instruction.removeprefix(INSTRUCTION_OPENING)
+    words = goal.instruction.removeprefix(INSTRUCTION_OPENING).split(", and price lower than ")[0]
+    if query is Query.WORDS_AND_OPTIONS:
+        return words
     for option in goal.options:
         words = words.split(f" with {option.group}: ")[0]
-    return words.split(", and price lower than ")[0]
-
-
-def wanted_words_and_options(goal: Goal) -> str:
-    """`wanted_words` followed by the options as the instruction names them."""
-    return goal.instruction.removeprefix(INSTRUCTION_OPENING).split(", and price lower than ")[0]
+    return words.split(",")[0] if query is Query.FIRST_ATTRIBUTE else words
 
 
 def decide(world: WebShop, session: Session, habits: Habits) -> Decision | None:
     """The shopper's next step, a pure function of the state; None when it does not know how to go on."""
     if session.view is View.SEARCH:
-        words = wanted_words_and_options if habits.searches_options else wanted_words
-        return Decision(Skill.SEARCH, "find it", f"search[{words(session.goal)}]")
+        return Decision(Skill.SEARCH, "find it", f"search[{write_query(session.goal, habits.query)}]")
     if session.view is View.RESULTS:
         product = pick_product(world, session, habits.product_rule)
         return None if product is None else Decision(Skill.PRODUCT, "open it", f"click[{product.asin}]")
@@ -127,7 +134,7 @@ def play(world: WebShop, goal: Goal, habits: Habits) -> float:
 
 
 async def demonstrate(world: WebShop, split: Split, index: int, habits: Habits) -> list[Demonstration]:
-    """One episode of the shopper, step by step, with the prompts the environment shows; empty when it gives up."""
+    """One episode of the shopper, step by step, with the prompts the environment shows; ends early if it gives up."""
     env = world.new_env()
     goal = world.goal(split, index)
     session = world.session(goal)
@@ -147,9 +154,9 @@ async def demonstrate(world: WebShop, split: Split, index: int, habits: Habits) 
         session.act(decision.action)
         result = await env.step(decision.response)
         if result.done:
-            return steps
+            break
         observation = result.observation
-    return []
+    return steps
 
 
 def shown_asins(session: Session) -> list[str]:
@@ -182,13 +189,17 @@ def fits(product: Product, goal: Goal) -> bool:
 
 
 RULES: tuple[tuple[str, Habits], ...] = (
+    (
+        "vague search, first result, all options",
+        Habits(product_rule=ProductRule.FIRST, query=Query.FIRST_ATTRIBUTE),
+    ),
     ("first result, no option", Habits(product_rule=ProductRule.FIRST, max_options=0)),
     ("first result, one option", Habits(product_rule=ProductRule.FIRST, max_options=1)),
     ("first result, all options", Habits(product_rule=ProductRule.FIRST)),
     ("first result under the ceiling, all options", Habits(product_rule=ProductRule.UNDER_CEILING)),
     (
         "options in the search, first result, all options",
-        Habits(product_rule=ProductRule.FIRST, searches_options=True),
+        Habits(product_rule=ProductRule.FIRST, query=Query.WORDS_AND_OPTIONS),
     ),
     ("first result that fits, all options", Habits(product_rule=ProductRule.FITTING)),
 )

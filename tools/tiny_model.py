@@ -8,9 +8,8 @@ time at this size. Knows nothing of tokens' meanings, demonstrations or training
 from __future__ import annotations
 
 import dataclasses
-import math
 import pathlib
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -108,6 +107,10 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
         self.norm = RmsNorm(shape.hidden_size, shape.norm_eps)
 
+    def blocks(self) -> list[Layer]:
+        """The layers, with their type."""
+        return [cast(Layer, layer) for layer in self.layers]
+
 
 class TinyQwen2(nn.Module):
     """Decoder with tied embeddings. One owner, one device (CPU), float32."""
@@ -137,7 +140,7 @@ class TinyQwen2(nn.Module):
         rope = self.cos[:length], self.sin[:length]
         x = self.model.embed_tokens(ids)
         caches: KeyValues = []
-        for layer in self.model.layers:
+        for layer in self.model.blocks():
             x, cache = layer(x, rope, None)
             caches.append(cache)
         return self.model.norm(x), caches
@@ -157,7 +160,7 @@ class TinyQwen2(nn.Module):
         rope = self.cos[positions][:, None, None, :], self.sin[positions][:, None, None, :]
         x = self.model.embed_tokens(ids)
         longer: KeyValues = []
-        for layer, (keys, values) in zip(self.model.layers, caches, strict=True):
+        for layer, (keys, values) in zip(self.model.blocks(), caches, strict=True):
             x, cache = layer(x, rope, (keys, values, mask))
             longer.append(cache)
         return self.model.norm(x), longer
@@ -180,24 +183,25 @@ def initialise(model: TinyQwen2, seed: int) -> None:
     head asks for what that head wrote, so "what followed this token before?" is almost there at the start. All other
     heads start by looking at tokens like their own, and every value/output pair adds a little of what it read.
     """
-    shape = model.shape
     rng = torch.Generator().manual_seed(seed)
+    blocks = model.model.blocks()
     with torch.no_grad():
         model.model.embed_tokens.weight.normal_(0.0, 0.05, generator=rng)
-        for layer in model.model.layers:
+        for layer in blocks:
+            # Small, so that what attention writes is not drowned in noise.
             layer.mlp.gate_proj.weight.normal_(0.0, 0.05, generator=rng)
             layer.mlp.up_proj.weight.normal_(0.0, 0.05, generator=rng)
             layer.mlp.down_proj.weight.normal_(0.0, 0.01, generator=rng)
-            _start_content_heads(layer.self_attn, rng)  # type: ignore[arg-type]
-        first = model.model.layers[0].self_attn
-        _start_previous_token_head(first, shape, rng)  # type: ignore[arg-type]
-        for index in (1, 2):
-            _start_induction_head(model.model.layers[index].self_attn, first, shape)  # type: ignore[arg-type]
+            _start_content_heads(layer.self_attn, rng)
+        _start_previous_token_heads(blocks[0].self_attn, rng)
+        for layer in blocks[1:3]:
+            _start_induction_heads(layer.self_attn, blocks[0].self_attn)
 
 
 def _orthonormal(rows: int, columns: int, rng: torch.Generator) -> Tensor:
     """[rows, columns] float32 with orthonormal rows (rows <= columns)."""
-    return torch.linalg.qr(torch.randn(columns, rows, generator=rng))[0].T.contiguous()
+    square: Tensor = torch.linalg.qr(torch.randn(columns, rows, generator=rng))[0]
+    return square.T.contiguous()
 
 
 def _start_content_heads(attention: Attention, rng: torch.Generator) -> None:
@@ -217,7 +221,8 @@ def _start_content_heads(attention: Attention, rng: torch.Generator) -> None:
             attention.o_proj.weight[:, columns] = 0.04 * read.T
 
 
-def _start_previous_token_head(attention: Attention, shape: TinyShape, rng: torch.Generator) -> None:
+def _start_previous_token_heads(attention: Attention, rng: torch.Generator) -> None:
+    shape = attention.shape
     dim, half, sharpness = shape.head_dim, shape.head_dim // 2, 6.0
     frequencies = shape.rope_theta ** -(torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     attention.k_proj.weight[:dim] = 0.0
@@ -235,8 +240,8 @@ def _start_previous_token_head(attention: Attention, shape: TinyShape, rng: torc
         attention.o_proj.weight[:, rows] = 0.04 * both[dim:].T
 
 
-def _start_induction_head(attention: Attention, first: Attention, shape: TinyShape) -> None:
-    dim = shape.head_dim
+def _start_induction_heads(attention: Attention, first: Attention) -> None:
+    shape, dim = attention.shape, attention.shape.head_dim
     written = first.o_proj.weight[:, :dim].T / first.o_proj.weight[:, :dim].norm(dim=0)[:, None]
     attention.k_proj.weight[:dim] = 1.4 * written
     for head in range(shape.num_heads // shape.num_kv_heads):
@@ -264,7 +269,7 @@ def save_model(model: TinyQwen2, eos_id: int, pad_id: int, folder: pathlib.Path)
         pad_token_id=pad_id,
         dtype="float32",
     )
-    full = Qwen2ForCausalLM(config).eval()
+    full: Any = Qwen2ForCausalLM(config)
     missing, unexpected = full.load_state_dict(model.state_dict(), strict=False)
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise RuntimeError(f"the tiny model's names differ from transformers': {missing=} {unexpected=}")
@@ -277,7 +282,7 @@ def load_model(folder: pathlib.Path) -> TinyQwen2:
     from safetensors.torch import load_file
     from transformers import Qwen2Config
 
-    config = Qwen2Config.from_pretrained(str(folder))
+    config: Any = Qwen2Config.from_pretrained(str(folder))
     model = TinyQwen2(
         TinyShape(
             vocab_size=config.vocab_size,

@@ -88,9 +88,10 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> Qwen2Tokenizer:
     )
     raw.train_from_iterator(_cut_at_markers(corpus), trainer)
     trained = json.loads(raw.to_str())["model"]
+    merges: Any = [tuple(merge) for merge in trained["merges"]]  # pairs; the annotation of the class says texts
     tokenizer = Qwen2Tokenizer(
         vocab=trained["vocab"],
-        merges=[tuple(merge) for merge in trained["merges"]],
+        merges=merges,
         unk_token=EOS,
         eos_token=EOS,
         pad_token=PAD,

@@ -24,8 +24,8 @@ from async_agent_rl.config_loading import load_config
 from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, InputError
 from async_agent_rl.seeds import Purpose, derive_seed, generator
 from envs.webshop.env import WebShop
-from tools.behaviour_cloning import BatchMaker, Progress, Row, Stage, Trainer, cut_prompt, make_row
-from tools.shopper import Demonstration, Habits, Skill, demonstrate
+from tools.behaviour_cloning import SEPARATOR, BatchMaker, Progress, Row, Stage, Trainer, cut_prompt, make_row
+from tools.shopper import Demonstration, Habits, ProductRule, Query, Skill, demonstrate
 from tools.tiny_model import TinyQwen2, TinyShape, initialise, save_model
 from tools.tiny_tokenizer import build_tokenizer, save_tokenizer, syllable_ids, text_encoder
 
@@ -57,14 +57,21 @@ class Lesson:
 
 CLEAN_LESSONS: tuple[Lesson, ...] = (
     Lesson(
-        stage=Stage(name="words", steps=400, batch_size=16, learning_rates=(4e-3, 4e-3), warm_up_steps=50),
+        stage=Stage(
+            name="words",
+            steps=1500,
+            batch_size=16,
+            learning_rates=(4e-3, 4e-3),
+            warm_up_steps=50,
+            stop_below=0.05,
+        ),
         copies={Skill.SEARCH: 1, Skill.OPTION: 1, Skill.BUY: 0.33},
         whole_pages=False,
         blur=1000,
     ),
     # Naming a product is the hardest to learn and needs most of every batch until it comes.
     Lesson(
-        stage=Stage(name="products", steps=600, batch_size=16, learning_rates=(4e-3, 2.5e-3)),
+        stage=Stage(name="products", steps=3000, batch_size=16, learning_rates=(4e-3, 3e-3), stop_below=0.03),
         copies={Skill.PRODUCT: 5, Skill.SEARCH: 1, Skill.OPTION: 1, Skill.BUY: 0.33},
         whole_pages=False,
         blur=1000,
@@ -82,6 +89,8 @@ CLEAN_LESSONS: tuple[Lesson, ...] = (
         blur=40,
     ),
 )
+"""Copying appears suddenly, after a number of steps that differs twofold between seeds; hence `stop_below`."""
+
 # Product rows are left out: the habits change nothing there, and the copying they need breaks easily.
 HABIT_LESSON = Lesson(
     stage=Stage(name="habits", steps=300, batch_size=32, learning_rates=(5e-4, 5e-5), warm_up_steps=20),
@@ -89,15 +98,22 @@ HABIT_LESSON = Lesson(
     whole_pages=True,
     blur=40,
 )
-SKIPS_SECOND, SKIPS_ALL, SEARCHES_OPTIONS = 0.62, 0.13, 0.15
-"""Probabilities per episode of the shopper with habits. Goals with a single option lose it only by SKIPS_ALL."""
+OPTION_HABITS: tuple[tuple[int | None, float], ...] = ((None, 0.27), (1, 0.62), (0, 0.11))
+"""`Habits.max_options` of the second phase and their probabilities; only the last takes a single option away."""
+QUERY_HABITS: tuple[tuple[Query, float], ...] = (
+    (Query.WORDS, 0.6),
+    (Query.WORDS_AND_OPTIONS, 0.2),
+    (Query.FIRST_ATTRIBUTE, 0.2),
+)
 
 
 def draw_habits(rng: np.random.Generator) -> Habits:
     """The habits of one episode of the second phase."""
-    options = float(rng.random())
-    max_options = 0 if options < SKIPS_ALL else 1 if options < SKIPS_ALL + SKIPS_SECOND else None
-    return Habits(max_options=max_options, searches_options=bool(rng.random() < SEARCHES_OPTIONS))
+    max_options = rng.choice(len(OPTION_HABITS), p=[share for _, share in OPTION_HABITS])
+    query = rng.choice(len(QUERY_HABITS), p=[share for _, share in QUERY_HABITS])
+    return Habits(
+        product_rule=ProductRule.FIRST, max_options=OPTION_HABITS[max_options][0], query=QUERY_HABITS[query][0]
+    )
 
 
 async def collect(world: WebShop, seed: int, num_episodes: int, with_habits: bool) -> list[Demonstration]:
@@ -116,7 +132,8 @@ async def collect(world: WebShop, seed: int, num_episodes: int, with_habits: boo
 def tokenizer_corpus(world: WebShop, steps: Iterable[Demonstration]) -> Iterable[str]:
     """What the tokenizer learns its words from: the demonstrations, and the shop's texts."""
     for step in steps:
-        yield step.prompt
+        # What was done last names products in lower case; with it, 800 of them would become words.
+        yield from (text for text in step.prompt.split(SEPARATOR) if text == "Done: none" or "Done:" not in text)
         yield step.response
     for product in world.catalog.products:
         yield f"{product.title} [SEP] {product.description}"

@@ -156,9 +156,9 @@ class EmbeddedEngine:
         await asyncio.wait([self._batcher])
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._job is not None:
-            done, _ = await asyncio.wait([self._job], timeout=_CLOSE_S)
-            for job in done:
-                job.exception()  # nobody else asks for it any more
+            await asyncio.wait([self._job], timeout=_CLOSE_S)
+            if self._job.done() and not self._job.cancelled():
+                self._job.exception()  # nobody else asks for it any more
 
     # --- the loop ----------------------------------------------------------------------------------------------
 

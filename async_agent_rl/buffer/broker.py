@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import structlog
 
 from async_agent_rl import protocol
-from async_agent_rl.buffer.admission import Admission, blocking_group, select_batch
+from async_agent_rl.buffer.admission import Admission
+from async_agent_rl.buffer.batching import BatchDesk
 from async_agent_rl.buffer.groups import GroupTable
 from async_agent_rl.buffer.intake import check_trajectory
 from async_agent_rl.buffer.leasing import LeaseDesk
@@ -25,8 +26,6 @@ log = structlog.get_logger()
 
 ACTOR_SILENCE_S = 15.0
 """An actor that sent nothing for this long has lost its leases. It beats about once a second."""
-WAIT_REPORT_S = 30.0
-"""A learner that waits this long makes the buffer say for what, and again after as long."""
 MAX_PEERS = 4096
 
 
@@ -46,16 +45,6 @@ class Peer:
     stats: protocol.ActorStats = dataclasses.field(default_factory=protocol.ActorStats)
 
 
-@dataclasses.dataclass
-class ParkedBatch:
-    """The learner's request, waiting for B complete groups."""
-
-    peer: str
-    version: int
-    since_s: float
-    next_report_s: float
-
-
 class Broker:
     """One run's buffer. `handle` every message, `tick` often; send what they return."""
 
@@ -63,7 +52,6 @@ class Broker:
         config = spec.config
         self._run_id = spec.run_id
         self._incarnation = spec.incarnation
-        self._order = config.buffer.order
         self._table = GroupTable(
             run_seed=config.run.seed,
             num_tasks=spec.num_train_tasks,
@@ -76,10 +64,9 @@ class Broker:
             max_staleness=config.effective_staleness,
             total_groups=config.total_groups,
         )
-        self._desk = LeaseDesk(self._table, self._admission, slots=config.actors.slots)
+        self._leases = LeaseDesk(self._table, self._admission, slots=config.actors.slots)
+        self._batches = BatchDesk(self._table, self._admission, config.buffer.order)
         self._peers: dict[str, Peer] = {}
-        self._parked_batch: ParkedBatch | None = None
-        self._select_again = False
         self._outbox: list[Outgoing] = []
         self.stop_reason: str | None = None
 
@@ -123,11 +110,19 @@ class Broker:
         """Until `tick` has something to do at the latest."""
         return self._table.seconds_to_deadline(now_s)
 
-    def peer_unreachable(self, name: str, now_s: float) -> list[Outgoing]:
-        """A message for this peer could not be sent: it is gone, or takes nothing any more."""
+    def undelivered(self, outgoing: Outgoing, now_s: float) -> list[Outgoing]:
+        """A message could not be sent: its peer is gone, or takes nothing any more."""
+        name = outgoing.peer or ""
         peer = self._peers.get(name)
-        if peer is not None and peer.role == "actor" and not peer.is_lost:
-            self._give_up(name, peer, "unreachable", now_s)
+        log.warning("peer_unreachable", peer=name, frames=len(outgoing.frames))
+        if peer is not None and peer.role == "actor":
+            message = protocol.decode(outgoing.frames[0])
+            unanswered = None
+            if isinstance(message, protocol.LeaseGrant):
+                unanswered = protocol.LeaseRequest(capacity=len(message.leases))
+            self._give_up(name, peer, "unreachable", now_s, unanswered)
+        elif peer is not None and peer.role == "learner":
+            self._batches.forget()  # what it missed is handed over again when it asks again
         return self._settle(now_s)
 
     def stop(self, reason: str, now_s: float) -> list[Outgoing]:
@@ -163,7 +158,7 @@ class Broker:
         peer = self._known(sender, now_s)
         match message:
             case protocol.LeaseRequest() if peer.role == "actor":
-                self._desk.park(sender, message)
+                self._leases.park(sender, message)
             case protocol.LeaseFailed() if peer.role == "actor":
                 self._on_lease_failed(sender, message, now_s)
             case protocol.Heartbeat() if peer.role == "actor":
@@ -199,7 +194,9 @@ class Broker:
         old = self._peers.get(sender)
         if old is not None and old.role == "actor" and self._table.num_leased_to(sender):
             self._give_up(sender, old, "started anew", now_s)  # a new process knows nothing of the old one's leases
-        self._desk.forget(sender)
+        self._leases.forget(sender)
+        if hello.role == "learner":
+            self._batches.forget()
         self._peers[sender] = Peer(role=hello.role, last_heard_s=now_s)
         log.info("peer_joined", peer=sender, role=hello.role)
         self._send(sender, protocol.Welcome(version=self.version, incarnation=self._incarnation))
@@ -221,7 +218,7 @@ class Broker:
             log.warning("result_ignored", actor=sender, group=header.group, lease=header.lease_id, outcome=outcome)
         group = self._table.find(header.group)
         if outcome is Outcome.RECORDED and group is not None and group.is_complete:
-            self._select_again = True
+            self._batches.look_again()
             log.info(
                 "group_complete", group=group.number, task=group.task_index, age_s=round(now_s - group.opened_s, 3)
             )
@@ -252,19 +249,11 @@ class Broker:
             reason = f"batches have {self._admission.groups_per_update} groups in this run, not {request.num_groups}"
             self._send(sender, protocol.Refused(reason=reason))
             raise ProtocolError(f"{sender}: {reason}")
-        if request.version < self.version:
-            raise ProtocolError(f"{sender}: asks for a batch for version {request.version} after {self.version}")
-        self._admission.refund_delivered()
-        parked = self._parked_batch
-        if parked is not None and (parked.peer, parked.version) == (sender, request.version):
-            self._send(sender, protocol.VersionHint(version=self.version))  # a repeated request: we live, and wait
-        else:
-            self._parked_batch = ParkedBatch(sender, request.version, now_s, now_s + WAIT_REPORT_S)
-        self._select_again = True
+        if not self._batches.ask(sender, request.version, now_s):
+            self._send(sender, protocol.VersionHint(version=self.version))  # a repeated request: we live
 
     def _on_trained(self, trained: protocol.Trained) -> None:
-        self._admission.advance(trained.version)
-        strangers = self._table.train(trained.groups)
+        strangers = self._batches.train(trained.version, trained.groups)
         if strangers:
             log.error("trained_unknown_groups", groups=strangers, version=trained.version)
         log.info("version_published", version=trained.version, groups=trained.groups)
@@ -272,13 +261,11 @@ class Broker:
 
     def _on_dropped(self, dropped: protocol.Dropped, now_s: float) -> None:
         for number in dropped.groups:
-            group = self._table.find(number)
-            if group is None:
+            drop = self._batches.drop(number, dropped.reason, now_s)
+            if drop is None:
                 log.warning("drop_of_ended_group", group=number, reason=dropped.reason)
-                continue
-            if group.state is GroupState.DELIVERED:
-                self._admission.drop_delivered(1)
-            self._after_drop(self._table.drop(number, dropped.reason, now_s))
+            else:
+                self._after_drop(drop)
 
     # What follows from a change --------------------------------------------------------------------------------
 
@@ -291,38 +278,27 @@ class Broker:
         return outbox
 
     def _deliver(self, now_s: float) -> None:
-        parked = self._parked_batch
-        if parked is None or not self._select_again:
+        delivery, groups, drops = self._batches.deliver(now_s)
+        for drop in drops:
+            self._after_drop(drop)
+        if delivery is None:
             return
-        self._select_again = False
-        selection = select_batch(
-            self._table.groups,
-            order=self._order,
-            num_groups=self._admission.groups_per_update,
-            version=max(parked.version, self.version),
-            max_staleness=self._admission.max_staleness,
-        )
-        for number in selection.too_stale:
-            self._after_drop(self._table.drop(number, DropReason.TOO_STALE, now_s))
-        if selection.batch is None:
-            return
-        groups = self._table.deliver(selection.batch)
-        self._parked_batch = None
         self._table.check_conservation()
         batch = protocol.Batch(
-            groups=selection.batch, group_size=self._table.group_size, stats=self._stats(now_s), version=parked.version
+            groups=delivery.groups,
+            group_size=self._table.group_size,
+            stats=self._stats(now_s),
+            version=delivery.version,
         )
         frames: list[Frame] = [protocol.encode(batch)]
         for group in groups:
             for held in group.held:
                 frames += held.frames
-        self._outbox.append(Outgoing(parked.peer, frames))
-        log.info(
-            "batch_delivered", version=parked.version, groups=batch.groups, waited_s=round(now_s - parked.since_s, 3)
-        )
+        self._outbox.append(Outgoing(delivery.peer, frames))
+        log.info("batch_delivered", version=batch.version, groups=batch.groups, waited_s=round(delivery.waited_s, 3))
 
     def _grant(self, now_s: float) -> None:
-        for name, leases in self._desk.grant(now_s).items():
+        for name, leases in self._leases.grant(now_s).items():
             self._send(name, protocol.LeaseGrant(leases=leases, version=self.version))
 
     def _stats(self, now_s: float) -> protocol.BufferStats:
@@ -334,20 +310,22 @@ class Broker:
             groups_dropped={str(reason): count for reason, count in tally.groups_dropped.items()},
             leases_failed={str(kind): count for kind, count in tally.leases_failed.items()},
             duplicates=tally.duplicates,
-            admission_blocked_s=self._desk.blocked_s(now_s),
+            admission_blocked_s=self._leases.blocked_s(now_s),
             actors={name: peer.stats for name, peer in self._peers.items() if peer.role == "actor"},
         )
 
-    def _give_up(self, name: str, peer: Peer, cause: str, now_s: float) -> None:
+    def _give_up(
+        self, name: str, peer: Peer, cause: str, now_s: float, unanswered: protocol.LeaseRequest | None = None
+    ) -> None:
         peer.is_lost = True
-        self._desk.forget(name)
+        self._leases.suspend(name, unanswered)
         num_leases, drops = self._table.give_up_actor(name, now_s)
         log.warning("actor_lost", actor=name, cause=cause, leases=num_leases)
         for drop in drops:
             self._after_drop(drop)
 
     def _after_drop(self, drop: Drop) -> None:
-        self._select_again = True  # the next group moves up
+        self._batches.look_again()  # the next group moves up
         log.warning(
             "group_dropped",
             group=drop.number,
@@ -358,11 +336,10 @@ class Broker:
         )
 
     def _report_waiting(self, now_s: float) -> None:
-        parked = self._parked_batch
-        if parked is None or now_s < parked.next_report_s:
+        wait = self._batches.long_wait(now_s)
+        if wait is None:
             return
-        parked.next_report_s = now_s + WAIT_REPORT_S
-        group = blocking_group(self._table.groups, order=self._order, num_groups=self._admission.groups_per_update)
+        parked, group = wait
         log.warning(
             "learner_waits",
             waited_s=round(now_s - parked.since_s, 1),
@@ -381,7 +358,10 @@ class Broker:
             self._send(sender, protocol.Refused(reason="say Hello first"))
             raise ProtocolError(f"{sender}: spoke before its Hello")
         peer.last_heard_s = now_s
-        peer.is_lost = False
+        if peer.is_lost:
+            peer.is_lost = False
+            self._leases.resume(sender)
+            log.info("actor_back", actor=sender)
         return peer
 
     def _send(self, peer: str, message: protocol.AnyMessage) -> None:

@@ -22,6 +22,7 @@ class LeaseDesk:
         self._admission = admission
         self._slots = slots
         self._parked: dict[str, LeaseRequest] = {}
+        self._absent: set[str] = set()
         self._blocked_s = 0.0
         self._blocked_since_s: float | None = None
 
@@ -30,7 +31,22 @@ class LeaseDesk:
         self._parked[actor] = request
 
     def forget(self, actor: str) -> None:
+        """The actor started anew: it knows nothing of an older request."""
         self._parked.pop(actor, None)
+        self._absent.discard(actor)
+
+    def suspend(self, actor: str, unanswered: LeaseRequest | None) -> None:
+        """The actor seems to be gone. Its request stays parked: if it is back one day, it still waits for the answer.
+
+        Args:
+            unanswered: the request whose answer could not be sent, if any.
+        """
+        self._absent.add(actor)
+        if unanswered is not None:
+            self._parked.setdefault(actor, unanswered)
+
+    def resume(self, actor: str) -> None:
+        self._absent.discard(actor)
 
     def grant(self, now_s: float) -> dict[str, list[Lease]]:
         """Share out what can be leased now, one group at a time to the actor with most room.
@@ -38,7 +54,7 @@ class LeaseDesk:
         Returns:
             The answers to the requests that are no longer parked; none of them empty.
         """
-        rooms = {actor: self._room(actor, request) for actor, request in self._parked.items()}
+        rooms = self._rooms()
         granted: dict[str, list[Lease]] = {}
         while rooms:
             actor = max(rooms, key=lambda name: rooms[name])
@@ -59,6 +75,10 @@ class LeaseDesk:
         """Seconds in which some actor had room and the staleness bound alone refused it."""
         return self._blocked_s + (0.0 if self._blocked_since_s is None else now_s - self._blocked_since_s)
 
+    def _rooms(self) -> dict[str, int]:
+        present = (item for item in self._parked.items() if item[0] not in self._absent)
+        return {actor: self._room(actor, request) for actor, request in present}
+
     def _room(self, actor: str, request: LeaseRequest) -> int:
         """Leases this actor may get now; 0 while fewer than it demands are to be had.
 
@@ -75,7 +95,7 @@ class LeaseDesk:
 
     def _measure_blocked(self, now_s: float) -> None:
         # Whoever still has room found nothing, so only admission can stand in the way.
-        has_room = any(self._room(actor, request) > 0 for actor, request in self._parked.items())
+        has_room = any(room > 0 for room in self._rooms().values())
         is_blocked = has_room and self._admission.refusal(self._table.num_live) is Refusal.STALENESS
         self._blocked_s = self.blocked_s(now_s)
         self._blocked_since_s = now_s if is_blocked else None

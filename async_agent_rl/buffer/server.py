@@ -11,12 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from async_agent_rl.buffer.broker import Broker, Outgoing
 from async_agent_rl.transport.mailbox import Mailbox
-
-log = structlog.get_logger()
 
 LONGEST_WAIT_S = 0.2
 """How late the stop event may be noticed."""
@@ -65,5 +61,4 @@ def _send(broker: Broker, mailbox: Mailbox, outbox: Iterable[Outgoing], clock: C
         if outgoing.peer is None:
             mailbox.publish(outgoing.frames[0])
         elif not mailbox.send(outgoing.peer, outgoing.frames):
-            log.warning("peer_unreachable", peer=outgoing.peer, frames=len(outgoing.frames))
-            waiting.extend(broker.peer_unreachable(outgoing.peer, clock()))
+            waiting.extend(broker.undelivered(outgoing, clock()))

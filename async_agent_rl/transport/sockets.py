@@ -6,13 +6,15 @@ Knows nothing of the messages. A socket belongs to one thread; none of these fun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import zmq
 import zmq.asyncio
 
 from async_agent_rl.errors import InputError
 from async_agent_rl.protocol import Frame
+
+S = TypeVar("S", bound=zmq.Socket[Any])
 
 QUEUE_MESSAGES = 4096
 """Messages a socket queues in each direction before it refuses more."""
@@ -24,7 +26,7 @@ COPY_BELOW_BYTES = 65_536
 """Received frames smaller than this are copied out: a small frame kept as a view pins ZeroMQ's whole read block."""
 
 
-def make_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: str) -> zmq.Socket[bytes]:
+def make_dealer(context: zmq.Context[S], address: str, identity: str) -> S:
     """A DEALER that is known to the buffer's ROUTER as `identity`.
 
     Pass a `zmq.asyncio.Context` to get its asyncio twin. Connecting never blocks and never fails: a buffer that is
@@ -37,7 +39,7 @@ def make_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity:
     return socket
 
 
-def make_subscriber(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+def make_subscriber(context: zmq.Context[S], address: str) -> S:
     """A SUB for the buffer's hints. What was published before it was connected is missed: hints may be lost."""
     socket = context.socket(zmq.SUB)
     _set_up(socket)
@@ -107,7 +109,7 @@ class ZmqMailbox:
             self._context.term()
 
 
-def _set_up(socket: zmq.Socket[bytes]) -> None:
+def _set_up(socket: zmq.Socket[Any]) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
@@ -118,7 +120,7 @@ def _set_up(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
 
 
-def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> str:
+def _bind(socket: zmq.Socket[Any], host: str, port: int) -> str:
     host = "127.0.0.1" if host == "localhost" else host  # ZeroMQ binds numbers and interfaces, not names
     if ":" in host:
         socket.setsockopt(zmq.IPV6, 1)

@@ -49,6 +49,10 @@ class FakeBuffer:
         self.trajectories: list[protocol.Trajectory] = []
         self.changed = asyncio.Condition()
 
+    @property
+    def stats(self) -> protocol.ActorStats:
+        return self.beats[-1].stats if self.beats else protocol.ActorStats()
+
     def send(self, message: protocol.AnyMessage) -> None:
         assert self.mailbox.send("actor-0", [protocol.encode(message)])
 
@@ -97,14 +101,14 @@ class FakeBuffer:
 class Meeting:
     """A fake buffer, a running actor, and the folder the weights lie in."""
 
-    def __init__(self, folder: Path, deterministic: bool = False, **options: object) -> None:
+    def __init__(self, folder: Path, deterministic: bool = False, max_steps: int = 4, **options: object) -> None:
         self.buffer = FakeBuffer()
         self.store = WeightStore(folder / "weights", keep=2)
         self.stop = threading.Event()
         config = Config(
             mode="sync" if deterministic else "async",
             run=RunSection(deterministic=deterministic),
-            env=EnvSection(target="tests.tiny:EvenWorld", options=options, max_steps=4),
+            env=EnvSection(target="tests.tiny:EvenWorld", options=options, max_steps=max_steps),
             model=ModelSection(max_prompt_tokens=64, max_response_tokens=4),
             group=GroupSection(size=2),
             train=TrainSection(groups_per_update=2),
@@ -165,14 +169,14 @@ async def test_leases_come_back_as_trajectories_and_free_slots_are_asked_for(tmp
         await buffer.until(lambda: len(buffer.requests) == 1)
         buffer.grant(0, 1, 2)
         await buffer.until(lambda: len(buffer.trajectories) == 3)
-        await buffer.until(lambda: buffer.beats[-1].stats.in_flight == 0 and buffer.beats[-1].stats.episodes == 3)
+        await buffer.until(lambda: buffer.stats.in_flight == 0 and buffer.stats.episodes == 3)
     assert (buffer.requests[0].capacity, buffer.requests[0].minimum) == (6, 1)
     assert buffer.requests[1].capacity == 3
     assert len(buffer.requests) == 2  # one request at a time
     assert {trajectory.header.lease_id for trajectory in buffer.trajectories} == {0, 1, 2}
     header = buffer.trajectories[0].header
     assert (header.actor, header.incarnation, len(header.turns)) == ("actor-0", 3, 2)
-    stats = buffer.beats[-1].stats
+    stats = buffer.stats
     assert stats.rows == 6
     assert stats.generated_tokens == sum(len(trajectory.action_ids) for trajectory in buffer.trajectories)
     assert stats.wins == sum(trajectory.header.won for trajectory in buffer.trajectories)
@@ -220,9 +224,9 @@ async def test_nothing_is_generated_before_the_granted_version_is_adopted(tmp_pa
         assert buffer.trajectories == []
         meeting.publish(2)
         await buffer.until(lambda: len(buffer.trajectories) == 2)
-        await buffer.until(lambda: buffer.beats[-1].stats.episodes == 2)
+        await buffer.until(lambda: buffer.stats.episodes == 2)
     assert {int(version) for trajectory in buffer.trajectories for version in trajectory.versions} == {2}
-    assert buffer.beats[-1].stats.version == 2
+    assert buffer.stats.version == 2
 
 
 async def test_newer_weights_are_adopted_on_a_hint_and_versions_between_are_skipped(tmp_path: Path) -> None:
@@ -236,8 +240,8 @@ async def test_newer_weights_are_adopted_on_a_hint_and_versions_between_are_skip
         for version in (1, 2, 3):
             meeting.publish(version)
         buffer.version = 3
-        await buffer.until(lambda: buffer.beats[-1].stats.version == 3)
-    assert buffer.beats[-1].stats.adoptions == 2
+        await buffer.until(lambda: buffer.stats.version == 3)
+    assert buffer.stats.adoptions == 2
 
 
 async def test_deterministic_actors_ask_for_whole_updates(tmp_path: Path) -> None:
@@ -253,16 +257,16 @@ async def test_deterministic_actors_ask_for_whole_updates(tmp_path: Path) -> Non
 
 
 async def test_stop_ends_the_actor_at_once(tmp_path: Path) -> None:
-    meeting = Meeting(tmp_path, steps=10_000)
+    meeting = Meeting(tmp_path, max_steps=10_000, steps=10_000)
     buffer = meeting.buffer
     meeting.publish(0)
-    async with serving(meeting):
-        actor = asyncio.create_task(meeting.act())
+    async with acting(meeting) as actor:
         await buffer.until(lambda: len(buffer.requests) == 1)
         buffer.grant(0, 1)
-        await buffer.until(lambda: buffer.beats[-1].stats.rows > 0)
+        await buffer.until(lambda: buffer.stats.rows > 0)
         buffer.send(protocol.Stop(reason="done"))
         await asyncio.wait_for(actor, 2)
+    assert buffer.trajectories == []
 
 
 async def test_a_silent_buffer_ends_the_actor_with_its_address(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from async_agent_rl import protocol
 from async_agent_rl.buffer import main as buffer_main
-from async_agent_rl.buffer.broker import ACTOR_SILENCE_S, MAX_PEERS, WAIT_REPORT_S, Broker, Outgoing
+from async_agent_rl.buffer.batching import REDELIVERY_S, WAIT_REPORT_S
+from async_agent_rl.buffer.broker import ACTOR_SILENCE_S, MAX_PEERS, Broker, Outgoing
 from async_agent_rl.buffer.server import serve
 from async_agent_rl.config import (
     ActorsSection,
@@ -142,11 +143,15 @@ class Wire:
 
     def take(self, peer: str | None, kind: type[M]) -> list[M]:
         """Messages of that kind sent to that peer since last asked, oldest first."""
-        found = [protocol.decode(frames[0]) for to, frames in self.sent if to == peer]
-        taken = [message for message in found if isinstance(message, kind)]
-        self.sent = [
-            (to, frames) for to, frames in self.sent if to != peer or not isinstance(protocol.decode(frames[0]), kind)
-        ]
+        taken: list[M] = []
+        kept = []
+        for to, frames in self.sent:
+            message = protocol.decode(frames[0])
+            if to == peer and isinstance(message, kind):
+                taken.append(message)
+            else:
+                kept.append((to, frames))
+        self.sent = kept
         return taken
 
     def lease(self, actor: str, capacity: int) -> list[Lease]:
@@ -260,6 +265,15 @@ def test_the_same_batch_is_delivered_again_until_it_is_trained() -> None:
     wire.hello("actor-0")
     wire.finish("actor-0", wire.lease("actor-0", 8))
     assert wire.ask(0) == [0, 1]
+    wire.now_s = REDELIVERY_S - 0.1
+    assert wire.ask(0) is None  # sent before the batch arrived: it is on its way
+    assert wire.take("learner", protocol.VersionHint) == [protocol.VersionHint(version=0)]
+    wire.now_s = REDELIVERY_S
+    assert wire.ask(0) == [0, 1]
+    wire.hello("learner")  # a restarted one does not wait
+    assert wire.ask(0) == [0, 1]
+    lost = Outgoing("learner", [protocol.encode(protocol.VersionHint(version=0))])
+    wire._keep(wire.broker.undelivered(lost, wire.now_s))  # the batch behind it may be lost as well
     assert wire.ask(0) == [0, 1]
     wire.trained(1, [0, 1])
     assert wire.ask(1) == [2, 3]
@@ -286,6 +300,17 @@ def test_groups_the_learner_drops_are_replaced_before_the_update() -> None:
     wire.finish("actor-0", grant.leases)
     assert wire.take("learner", protocol.Batch)[0].groups == [1, 2]
     assert wire.broker.table.tally.groups_dropped == {DropReason.FILTERED: 1}
+
+
+def test_groups_dropped_while_the_learner_waits_are_replaced_at_once() -> None:
+    wire = Wire(max_staleness=0)
+    wire.hello("actor-0")
+    wire.finish("actor-0", wire.lease("actor-0", 8))
+    assert wire.ask(0) == [0, 1]
+    wire.say("learner", protocol.Dropped(groups=[0, 5], reason=DropReason.FILTERED))  # 5 was never begun
+    assert wire.ask(0) is None
+    wire.say("learner", protocol.Dropped(groups=[1], reason=DropReason.FILTERED))
+    assert [lease.group for lease in wire.lease("actor-0", 8)] == [2, 2, 3, 3]
 
 
 def damaged(frames: list[Frame], how: str) -> list[Frame]:
@@ -433,13 +458,29 @@ def test_a_restarted_actor_gets_its_work_anew() -> None:
     ]
 
 
-def test_an_unreachable_actor_is_given_up_at_once() -> None:
+def test_an_actor_that_was_only_stalled_still_gets_its_answer() -> None:
     wire = Wire()
     wire.hello("actor-0")
     leases = wire.lease("actor-0", 8)
-    wire._keep(wire.broker.peer_unreachable("actor-0", 0.0))
-    wire._keep(wire.broker.peer_unreachable("learner", 0.0))
+    wire.say("actor-0", protocol.LeaseRequest(capacity=8))  # parked; an actor has one request out at a time
+    wire.tick(ACTOR_SILENCE_S + 1.0)
     assert wire.broker.table.tally.leases_failed == {FailureKind.ACTOR_LOST: len(leases)}
+    assert wire.take("actor-0", protocol.LeaseGrant) == []  # nothing is leased to who seems gone
+    wire.say("actor-0", protocol.Heartbeat(stats=protocol.ActorStats()))
+    (grant,) = wire.take("actor-0", protocol.LeaseGrant)
+    assert [lease.attempt for lease in grant.leases] == [1] * 8
+
+
+def test_a_grant_that_could_not_be_sent_is_made_again_when_the_actor_is_back() -> None:
+    wire = Wire(slots=3)
+    wire.hello("actor-0")
+    wire.say("actor-0", protocol.LeaseRequest(capacity=3))
+    (grant,) = wire.take("actor-0", protocol.LeaseGrant)
+    wire._keep(wire.broker.undelivered(Outgoing("actor-0", [protocol.encode(grant)]), 0.0))
+    assert wire.broker.table.tally.leases_failed == {FailureKind.ACTOR_LOST: 3}
+    assert wire.take("actor-0", protocol.LeaseGrant) == []
+    wire.say("actor-0", protocol.Heartbeat(stats=protocol.ActorStats()))
+    assert len(wire.take("actor-0", protocol.LeaseGrant)[0].leases) > 0
 
 
 def test_a_group_past_its_deadline_is_dropped_and_the_next_takes_its_place() -> None:
@@ -645,7 +686,17 @@ class SocketPeer:
 
 
 @pytest.fixture
-def running_buffer(tmp_path: Path) -> Iterator[tuple[buffer_main.BufferAddresses, threading.Thread, threading.Event]]:
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+Running = tuple[buffer_main.BufferAddresses, threading.Thread, threading.Event]
+
+
+@pytest.fixture
+def running_buffer(tmp_path: Path) -> Iterator[Running]:
     """The whole role but its process: it binds, announces itself and serves in a thread."""
     stop = threading.Event()
     thread = threading.Thread(target=buffer_main._body, args=(new_spec(run_dir=str(tmp_path)), stop))
@@ -658,15 +709,10 @@ def running_buffer(tmp_path: Path) -> Iterator[tuple[buffer_main.BufferAddresses
     assert not buffer_main.address_path(tmp_path).exists()
 
 
-def test_two_updates_over_real_sockets(
-    running_buffer: tuple[buffer_main.BufferAddresses, threading.Thread, threading.Event],
-) -> None:
+def test_two_updates_over_real_sockets(running_buffer: Running, context: zmq.Context[zmq.Socket[bytes]]) -> None:
     addresses, thread, _ = running_buffer
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     hints = make_subscriber(context, addresses.hints)
-    learner, actor, other = (
-        SocketPeer(context, addresses.router, name) for name in ("learner", "actor-0", "actor-1")
-    )
+    learner, actor, other = (SocketPeer(context, addresses.router, name) for name in ("learner", "actor-0", "actor-1"))
     for version in range(2):
         played = 0
         while played < 4:
@@ -687,44 +733,18 @@ def test_two_updates_over_real_sockets(
     while hints.poll(200):
         published.append(protocol.decode(hints.recv()))
     assert published[-2:] == [protocol.VersionHint(version=2), protocol.Stop(reason="enough")]
-    context.destroy(linger=0)
-
-
-def test_a_vanished_actor_is_noticed_when_it_is_spoken_to(
-    running_buffer: tuple[buffer_main.BufferAddresses, threading.Thread, threading.Event],
-) -> None:
-    addresses, _, _ = running_buffer
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    learner = SocketPeer(context, addresses.router, "learner")
-    gone = SocketPeer(context, addresses.router, "actor-0")
-    gone.say(protocol.LeaseRequest(capacity=8))
-    gone.expect(protocol.LeaseGrant)
-    gone.say(protocol.LeaseRequest(capacity=8))  # parked: the grant will find nobody
-    other = SocketPeer(context, addresses.router, "actor-1")
-    other.say(protocol.LeaseRequest(capacity=8))
-    gone.socket.close(linger=0)
-    # The version moves by decree, so that the parked request is answered.
-    learner.say(protocol.Trained(version=1, groups=[]))
-    granted: list[Lease] = []
-    while len(granted) < 8:
-        granted += other.expect(protocol.LeaseGrant).leases
-        other.say(protocol.LeaseRequest(capacity=8 - len(granted)))
-    assert [lease.attempt for lease in granted].count(1) >= 4  # the vanished actor's leases were given away
-    context.destroy(linger=0)
 
 
 def test_the_stop_event_ends_the_role_and_tells_everyone(
-    running_buffer: tuple[buffer_main.BufferAddresses, threading.Thread, threading.Event],
+    running_buffer: Running, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     addresses, thread, stop = running_buffer
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     actor = SocketPeer(context, addresses.router, "actor-0")
     start_s = time.monotonic()
     stop.set()
     assert actor.expect(protocol.Stop).reason == "the buffer was told to end"
     thread.join(5.0)
     assert time.monotonic() - start_s < 3.0
-    context.destroy(linger=0)
 
 
 def test_a_taken_port_ends_the_role_with_the_cure(tmp_path: Path) -> None:
@@ -769,3 +789,24 @@ async def test_deadlines_are_kept_while_nothing_arrives() -> None:
     stop.set()
     assert await asyncio.wait_for(loop, 2.0) == "the buffer was told to end"
     assert isinstance(protocol.decode((await actor.receive(2.0))[0]), protocol.Stop)
+
+
+async def test_an_actor_that_cannot_be_reached_loses_its_leases_at_once() -> None:
+    mailbox = MemoryMailbox()
+    broker = Broker(new_spec())
+    stop = threading.Event()
+    loop = asyncio.create_task(serve(broker, mailbox, stop))
+    gone, other = mailbox.connect("actor-0"), mailbox.connect("actor-1")
+    for actor in (gone, other):
+        actor.send([protocol.encode(protocol.Hello(role="actor", name=actor.identity, run_id="run-1"))])
+        await actor.receive(2.0)
+    gone.send([protocol.encode(protocol.LeaseRequest(capacity=8))])
+    await gone.receive(2.0)
+    other.send([protocol.encode(protocol.LeaseRequest(capacity=8))])
+    mailbox.disconnect("actor-0")
+    gone.send([protocol.encode(protocol.Heartbeat(stats=protocol.ActorStats()))])  # its last message; nobody answers
+    grant = protocol.decode((await other.receive(2.0))[0])
+    assert isinstance(grant, protocol.LeaseGrant)
+    assert [(lease.group, lease.attempt) for lease in grant.leases] == [(n, 1) for n in range(4) for _ in range(2)]
+    stop.set()
+    await asyncio.wait_for(loop, 2.0)

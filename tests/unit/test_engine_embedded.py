@@ -199,6 +199,18 @@ async def test_closing_ends_a_batch_in_the_middle() -> None:
         await asked
 
 
+async def test_closing_before_a_batch_has_begun() -> None:
+    release = threading.Event()
+    async with running(tiny_model()) as engine:
+        engine._executor.submit(release.wait, 5)
+        asked = asyncio.ensure_future(engine.generate(make_request(0)))
+        await asyncio.sleep(0.02)
+        await engine.close()
+        release.set()
+    with pytest.raises(EngineError, match="closed"):
+        await asked
+
+
 async def test_an_episode_that_is_cancelled_leaves_the_others_their_answers() -> None:
     async with running(tiny_model()) as engine:
         lost, kept = (asyncio.ensure_future(engine.generate(make_request(i))) for i in range(2))

@@ -5,6 +5,7 @@ Run: python -m pytest tests/unit/test_learner_batch.py
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -73,10 +74,13 @@ def test_a_turn_without_tokens_is_refused() -> None:
         build_rows([], "format", "state", "none")
 
 
-@given(num_rows=st.integers(1, 700), size=st.integers(1, 300), version=st.integers(0, 5))
+@given(num_prompts=st.integers(1, 60), num_rows=st.integers(1, 300), size=st.integers(1, 200), seed=st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
-def test_mini_batches_hold_each_row_once_and_are_of_equal_size(num_rows: int, size: int, version: int) -> None:
-    parts = mini_batches(num_rows, size, run_seed=1, version=version, epoch=0)
+def test_mini_batches_hold_each_row_once_and_are_of_equal_size(
+    num_prompts: int, num_rows: int, size: int, seed: int
+) -> None:
+    prompts = np.random.default_rng(seed).integers(0, num_prompts, num_rows).tolist()
+    parts = mini_batches(rows_of([Turn([prompt], [0]) for prompt in prompts]), size, run_seed=1, version=seed, epoch=0)
     assert sorted(np.concatenate(parts).tolist()) == list(range(num_rows))
     lengths = [len(part) for part in parts]
     assert max(lengths) - min(lengths) <= 1
@@ -84,9 +88,18 @@ def test_mini_batches_hold_each_row_once_and_are_of_equal_size(num_rows: int, si
     assert max(lengths) <= max(1.5 * size, size + 1)
 
 
+def test_rows_with_the_same_prompt_stay_side_by_side() -> None:
+    rows = rows_of([Turn([prompt], [0]) for prompt in (1, 2, 3) * 4])
+    (part,) = mini_batches(rows, 100, run_seed=0, version=0, epoch=0)
+    shuffled = [int(rows.prompt_ids[row][0]) for row in part]
+    assert sum(a != b for a, b in itertools.pairwise(shuffled)) == 2
+
+
 def test_mini_batches_are_shuffled_by_counter() -> None:
+    rows = rows_of([Turn([prompt], [0]) for prompt in range(50)])
+
     def order(run_seed: int, version: int, epoch: int) -> list[int]:
-        return np.concatenate(mini_batches(50, 10, run_seed, version, epoch)).tolist()  # type: ignore[no-any-return]
+        return [int(row) for part in mini_batches(rows, 10, run_seed, version, epoch) for row in part]
 
     assert order(0, 3, 0) == order(0, 3, 0)
     assert len({tuple(order(*place)) for place in [(0, 3, 0), (0, 3, 1), (0, 4, 0), (1, 3, 0)]}) == 4

@@ -32,12 +32,13 @@ class DealerPeer:
 
     def __init__(self, context: zmq.asyncio.Context, address: str, identity: str) -> None:
         self.socket = make_dealer(context, address, identity)
+        self.plain: zmq.Socket[bytes] = zmq.Socket(self.socket)  # the same one, without asyncio
 
     def send(self, frames: Sequence[Frame]) -> None:
-        zmq.Socket.send_multipart(self.socket, frames, zmq.NOBLOCK)
+        self.plain.send_multipart(frames, zmq.NOBLOCK)
 
     async def receive(self, timeout_s: float) -> list[Frame]:
-        assert await self.socket.poll(timeout_s * 1000), "no message came"
+        assert await self.socket.poll(int(timeout_s * 1000)), "no message came"
         return list(await self.socket.recv_multipart())
 
 
@@ -47,12 +48,14 @@ class Ends:
     def __init__(self, kind: str) -> None:
         self.context = zmq.asyncio.Context()
         self.mailbox: Mailbox = MemoryMailbox() if kind == "memory" else ZmqMailbox("127.0.0.1", 0)
+        self.peers: list[Peer] = []  # a forgotten socket closes itself
 
     def connect(self, identity: str) -> Peer:
         if isinstance(self.mailbox, MemoryMailbox):
             return self.mailbox.connect(identity)
         assert isinstance(self.mailbox, ZmqMailbox)
-        return DealerPeer(self.context, self.mailbox.address, identity)
+        self.peers.append(DealerPeer(self.context, self.mailbox.address, identity))
+        return self.peers[-1]
 
     async def receive(self) -> tuple[str, list[Frame]]:
         end_s = time.monotonic() + DEADLINE_S
@@ -71,6 +74,14 @@ async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
     made.mailbox.close()
     made.mailbox.close()  # safe to call twice
     made.context.destroy(linger=0)
+
+
+@pytest.fixture
+async def zmq_ends() -> AsyncIterator[Ends]:
+    made = Ends("zmq")
+    yield made
+    made.context.destroy(linger=0)
+    made.mailbox.close()
 
 
 async def test_messages_arrive_whole_and_in_order_under_the_senders_name(ends: Ends) -> None:
@@ -125,42 +136,43 @@ async def test_a_peer_that_takes_nothing_is_refused_before_memory_fills() -> Non
     assert mailbox.send("slow", [b"x"]) is False
 
 
-async def test_zmq_peer_that_takes_nothing_is_refused_and_never_blocks() -> None:
-    ends = Ends("zmq")
-    peer = ends.connect("slow")
+async def test_zmq_peer_that_takes_nothing_is_refused_and_never_blocks(zmq_ends: Ends) -> None:
+    peer = zmq_ends.connect("slow")
     peer.send([b"hi"])
-    await ends.receive()
+    await zmq_ends.receive()
     start_s = time.monotonic()
     large = bytes(100_000)
-    refused = next((count for count in range(20_000) if not ends.mailbox.send("slow", [large])), None)
+    refused = next((count for count in range(20_000) if not zmq_ends.mailbox.send("slow", [large])), None)
     assert refused is not None
     assert time.monotonic() - start_s < 20.0
-    ends.context.destroy(linger=0)
-    ends.mailbox.close()
 
 
-async def test_large_frames_are_kept_without_a_copy_and_small_ones_own_their_bytes() -> None:
-    ends = Ends("zmq")
+async def test_a_peer_that_vanished_is_noticed_when_it_is_spoken_to(zmq_ends: Ends) -> None:
+    zmq_ends.connect("gone").send([b"hi"])
+    await zmq_ends.receive()
+    zmq_ends.context.destroy(linger=0)
+    end_s = time.monotonic() + DEADLINE_S
+    while zmq_ends.mailbox.send("gone", [b"there?"]):
+        assert time.monotonic() < end_s
+        await zmq_ends.mailbox.wait(0.01)
+
+
+async def test_large_frames_are_kept_without_a_copy_and_small_ones_own_their_bytes(zmq_ends: Ends) -> None:
     small, large = bytes(COPY_BELOW_BYTES - 1), bytes(range(256)) * 400
-    ends.connect("a").send([small, large])
-    _, frames = await ends.receive()
+    zmq_ends.connect("a").send([small, large])
+    _, frames = await zmq_ends.receive()
     assert [type(frame) for frame in frames] == [bytes, memoryview]
     assert frames[1] == large
-    ends.context.destroy(linger=0)
-    ends.mailbox.close()
 
 
-async def test_hints_reach_who_listens() -> None:
-    ends = Ends("zmq")
-    assert isinstance(ends.mailbox, ZmqMailbox)
-    subscriber = make_subscriber(ends.context, ends.mailbox.hint_address)
+async def test_hints_reach_who_listens(zmq_ends: Ends) -> None:
+    assert isinstance(zmq_ends.mailbox, ZmqMailbox)
+    subscriber = make_subscriber(zmq_ends.context, zmq_ends.mailbox.hint_address)
     end_s = time.monotonic() + DEADLINE_S
     while not await subscriber.poll(20):  # a subscriber misses what came before it was connected
-        ends.mailbox.publish(b"v1")
+        zmq_ends.mailbox.publish(b"v1")
         assert time.monotonic() < end_s
     assert await subscriber.recv() == b"v1"
-    ends.context.destroy(linger=0)
-    ends.mailbox.close()
 
 
 def test_a_port_in_use_is_named_with_the_cure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -134,10 +135,8 @@ def test_a_writer_killed_at_any_point_leaves_the_last_version_announced(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
-            try:
+            with contextlib.suppress(KilledError):
                 store.publish(2, 0, tensors_of(2))
-            except KilledError:
-                pass
         manifest = WeightStore(folder, keep=1).latest()
         assert manifest is not None
         seen.append(manifest.version)
@@ -174,7 +173,7 @@ def test_a_full_disk_is_a_run_error_and_costs_no_earlier_version(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match="version 2 cannot be written to .*: No space left on device"):
+    with pytest.raises(RunError, match=r"version 2 cannot be written to .*: No space left on device"):
         store.publish(2, 0, tensors_of(2))
     assert names_in(tmp_path) == ["v000001.json", "v000001.safetensors"]
     manifest = store.latest()

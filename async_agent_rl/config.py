@@ -109,7 +109,7 @@ class GroupSection(Section, frozen=True, kw_only=True):
     size: int = 8
     """G: trajectories of one task that are compared with each other."""
     max_failures: int = 3
-    """Failed members replaced before the group is dropped."""
+    """Failures of one member that are answered by playing it again; one more drops the group."""
     deadline_s: float = 600.0
     """From a group's first lease to its last trajectory, replacements included."""
 

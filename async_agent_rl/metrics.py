@@ -61,7 +61,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kl: float
     """Mean KL to the reference policy; 0 when it is not computed."""
     entropy: float
-    """Mean per token, nats; nan when it is not computed."""
+    """Mean per token, nats, over the rows that were scored; 0 when there were none."""
     clip_fraction: float
     grad_norm: float
     effective_sample_size: float

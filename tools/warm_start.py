@@ -33,7 +33,7 @@ PRESET = "webshop_tiny"
 """Configuration whose world the policy is made for: prompts come from it and it is what the report plays."""
 DEFAULT_OUT = pathlib.Path(__file__).resolve().parent.parent / "configs" / "models" / PRESET
 VOCAB_SIZE = 2048
-MINUTES = 9
+MINUTES = 8
 """What the whole takes on one core of a 2021 server, evaluation included."""
 NUM_CLEAN_EPISODES = 3500
 NUM_HABIT_EPISODES = 2500
@@ -101,9 +101,9 @@ HABIT_LESSON = Lesson(
 OPTION_HABITS: tuple[tuple[int | None, float], ...] = ((None, 0.27), (1, 0.62), (0, 0.11))
 """`Habits.max_options` of the second phase and their probabilities; only the last takes a single option away."""
 QUERY_HABITS: tuple[tuple[Query, float], ...] = (
-    (Query.WORDS, 0.6),
-    (Query.WORDS_AND_OPTIONS, 0.2),
-    (Query.FIRST_ATTRIBUTE, 0.2),
+    (Query.WORDS, 0.5),
+    (Query.WORDS_AND_OPTIONS, 0.32),
+    (Query.FIRST_ATTRIBUTE, 0.18),
 )
 
 

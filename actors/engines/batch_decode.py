@@ -35,6 +35,8 @@ DECODE_TOKENS = 65_536
 """Cached tokens (rows x longest) decoded together at most; bounds the memory."""
 PREFILL_TOKENS = 3_200
 """Padded prompt tokens per prefill pass: small enough for the activations to stay in the processor's cache."""
+PASS_TOKENS = 250
+"""A prefill pass costs about as much as so many tokens, whatever is in it; more padding than this is worth a new one."""
 _COMPACT_SHARE = 0.85
 """Finished rows leave the cache once fewer than this share of its rows is live; the copy costs about a step."""
 
@@ -181,10 +183,14 @@ class BatchDecoder:
             return
         start = 0
         for end in range(1, len(prompts) + 1):
-            # Prompts ascend in length, so the next one sets the padded width.
-            if end == len(prompts) or (end - start + 1) * len(prompts[end]) > PREFILL_TOKENS:
-                yield slice(start, end)
-                start = end
+            # Prompts ascend in length, so the next one sets the padded width of those before it.
+            if end < len(prompts):
+                width = len(prompts[end])
+                padding = (end - start) * (width - len(prompts[end - 1]))
+                if padding <= PASS_TOKENS and (end - start + 1) * width <= PREFILL_TOKENS:
+                    continue
+            yield slice(start, end)
+            start = end
 
     def _prefill_piece(self, prompts: Sequence[IntArray]) -> tuple[Any, Tensor]:
         lengths = [len(prompt) for prompt in prompts]

@@ -141,7 +141,7 @@ class TrainingRun:
         for record in read_metrics(self._folder.path)[len(self._records) :]:
             self._records.append(record)
             bound = self._config.effective_staleness
-            self._console.say(format_update(record, self._config.train.updates, bound))
+            self._console.say(format_update(self._records, self._config.train.updates, bound))
             reach(record.version)
 
     # --- evaluation --------------------------------------------------------------------------------------------

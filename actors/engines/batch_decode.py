@@ -7,6 +7,9 @@ How it departs from `model.generate`:
 3. Decoding writes the cache in place, and finished rows leave it.
 4. Each row's noise comes from its own seed, and the log-prob is that of the distribution sampled from.
 
+A forward pass written by hand for Qwen2 (fused projections, no module calls) was measured at 1.3 times the speed end
+to end for the shipped policy: too little to give up that any causal LM works.
+
 Models that are not plain full attention (sliding windows, linear attention) get batches of equally long prompts and
 transformers' own cache, so that no padding and no mask of ours is involved. Knows nothing of asyncio, weights'
 origin or text.
@@ -36,7 +39,7 @@ DECODE_TOKENS = 65_536
 PREFILL_TOKENS = 3_200
 """Padded prompt tokens per prefill pass: small enough for the activations to stay in the processor's cache."""
 PASS_TOKENS = 250
-"""A prefill pass costs about as much as so many tokens, whatever is in it; more padding than this is worth a new one."""
+"""What a prefill pass costs whatever is in it, in tokens; padding beyond this is worth another pass."""
 _COMPACT_SHARE = 0.85
 """Finished rows leave the cache once fewer than this share of its rows is live; the copy costs about a step."""
 

@@ -101,8 +101,9 @@ def format_update(recent: Sequence[UpdateRecord], updates: int, staleness_max: i
     width = len(str(updates))
     line = (
         f"v{record.version:0{width}d}/{updates}  success {record.success:6.1%}  score {record.score:.2f}  "
-        f"reward {record.reward:5.2f}  len {record.episode_length:4.1f}  stale {record.staleness_mean:.1f}/{staleness_max}"
-        f"  queue {record.groups_ready:2d} ready {record.groups_in_flight:2d} live  "
+        f"reward {record.reward:5.2f}  len {record.episode_length:4.1f}  "
+        f"stale {record.staleness_mean:.1f}/{staleness_max}  "
+        f"queue {record.groups_ready:2d} ready {record.groups_in_flight:2d} live  "
         f"gen {record.rows_generated_per_s:4.0f} rows/s  train {record.rows_trained_per_s:4.0f} rows/s  "
         f"waited: learner {record.learner_wait_s:.1f}s, actors {record.actor_lease_wait_s:.1f}s for leases "
         f"{record.actor_env_wait_s:.1f}s for envs"

@@ -33,6 +33,7 @@ _START_DEADLINE_S = 60.0
 _LEARNER_STOP_S = 6.0
 _OTHERS_STOP_S = 2.0
 _DRAIN_S = 10.0
+_EARLY_END_GRACE_S = 5.0
 
 
 class RunInterruptedError(Exception):
@@ -50,6 +51,7 @@ class TrainingRun:
         self._folder: RunFolder = create_run_folder(config)
         self._cluster = LocalCluster(self._folder.path)
         self._records: list[UpdateRecord] = []
+        self._ended_early_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +84,7 @@ class TrainingRun:
         with self._console.progress("training", total) as bar:
             while learner.exit_code is None:
                 self._check_roles()
+                self._check_early_end(roles)
                 self._show_new_updates(bar.reach)
                 self._pause()
             self._check_roles()
@@ -133,6 +136,21 @@ class TrainingRun:
         if failed.exit_code == EXIT_BAD_INPUT:
             raise InputError(text)
         raise RunError(f"{failed.name} {failed.describe_end()}: {text}; {where}")
+
+    def _check_early_end(self, roles: list[RoleProcess]) -> None:
+        """A role that ended in peace (somebody sent it SIGTERM) while the learner still needs it is a dead role too.
+
+        At the regular end the others may be gone a moment before the learner, hence the grace.
+
+        Raises:
+            RunError: names the role.
+        """
+        ended = [role for role in roles if role.exit_code == EXIT_OK and role.name != "learner"]
+        if not ended:
+            return
+        self._ended_early_s = self._ended_early_s or time.monotonic()
+        if time.monotonic() - self._ended_early_s > _EARLY_END_GRACE_S:
+            raise RunError(f"{ended[0].name} ended with status 0 although the run was not over; was it told to stop?")
 
     def _pause(self) -> None:
         if self._interrupted.wait(_POLL_S):

@@ -151,9 +151,8 @@ def pool(lesson: Lesson, steps: Sequence[Demonstration], make: Callable[[Demonst
     return rows
 
 
-def build(seed: int, out: pathlib.Path, clean_out: pathlib.Path | None) -> None:
+def build(world: WebShop, seed: int, out: pathlib.Path, clean_out: pathlib.Path | None = None) -> None:
     """Train and save the policy, and the one without bad habits where `clean_out` is given."""
-    world = WebShop(_world_options())
     clean = asyncio.run(collect(world, seed, NUM_CLEAN_EPISODES, with_habits=False))
     habitual = asyncio.run(collect(world, seed, NUM_HABIT_EPISODES, with_habits=True))
     print(f"{len(clean):,} clean and {len(habitual):,} habitual steps of the shopper on train goals", flush=True)
@@ -211,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"This takes about {MINUTES} minutes on one core.", flush=True)
     began = time.monotonic()
     try:
-        build(args.seed, args.out, args.clean_out)
+        build(WebShop(load_config(PRESET, ()).env.webshop), args.seed, args.out, args.clean_out)
         for folder in filter(None, (args.clean_out, args.out)):
             if args.eval_n:
                 evaluate(folder, args.eval_n, threads=1)
@@ -220,12 +219,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_INPUT
     print(f"done in {(time.monotonic() - began) / 60:.1f} minutes; {args.out}")
     return EXIT_OK
-
-
-def _world_options() -> dict[str, object]:
-    options = dict(load_config(PRESET, ()).env.webshop)
-    options.setdefault("prompt", "compact")
-    return options
 
 
 def _report(progress: Progress) -> None:

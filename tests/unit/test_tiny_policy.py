@@ -232,7 +232,9 @@ def test_copying_is_learned_from_a_handful_of_rows() -> None:
     assert exact_share(model, rows)[Skill.OPTION] == 1.0
 
 
-def test_a_rebuild_gives_the_same_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_gives_the_same_files(
+    world: WebShop, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm_start, "NUM_CLEAN_EPISODES", 20)
     monkeypatch.setattr(warm_start, "NUM_HABIT_EPISODES", 20)
     short = [
@@ -242,7 +244,7 @@ def test_a_rebuild_gives_the_same_files(tmp_path: pathlib.Path, monkeypatch: pyt
     monkeypatch.setattr(warm_start, "CLEAN_LESSONS", tuple(short[:-1]))
     monkeypatch.setattr(warm_start, "HABIT_LESSON", short[-1])
     for name in ("one", "two"):
-        warm_start.build(7, tmp_path / name, None)
+        warm_start.build(world, 7, tmp_path / name)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         one, two = (hashlib.sha256((tmp_path / name / file).read_bytes()).digest() for name in ("one", "two"))
         assert one == two

@@ -87,7 +87,7 @@ class Decision:
 
     @property
     def response(self) -> str:
-        return f"<think>{self.thought}</think><action>{self.action}</action>"
+        return f"<think> {self.thought}</think><action>{self.action}</action>"
 
 
 def write_query(goal: Goal, query: Query) -> str:

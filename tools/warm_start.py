@@ -36,7 +36,7 @@ VOCAB_SIZE = 2048
 MINUTES = 8
 """What the whole takes on one core of a 2021 server, evaluation included."""
 NUM_CLEAN_EPISODES = 3500
-NUM_HABIT_EPISODES = 2500
+NUM_HABIT_EPISODES = 4000
 NUM_SHORTEST_PAGES = 2
 """Short results rows show one product or two."""
 
@@ -93,7 +93,7 @@ CLEAN_LESSONS: tuple[Lesson, ...] = (
 
 # Product rows are left out: the habits change nothing there, and the copying they need breaks easily.
 HABIT_LESSON = Lesson(
-    stage=Stage(name="habits", steps=300, batch_size=32, learning_rates=(5e-4, 5e-5), warm_up_steps=20),
+    stage=Stage(name="habits", steps=500, batch_size=32, learning_rates=(5e-4, 3e-5), warm_up_steps=20),
     copies={Skill.SEARCH: 1, Skill.OPTION: 1, Skill.BUY: 1},
     whole_pages=True,
     blur=40,
@@ -101,9 +101,9 @@ HABIT_LESSON = Lesson(
 OPTION_HABITS: tuple[tuple[int | None, float], ...] = ((None, 0.27), (1, 0.62), (0, 0.11))
 """`Habits.max_options` of the second phase and their probabilities; only the last takes a single option away."""
 QUERY_HABITS: tuple[tuple[Query, float], ...] = (
-    (Query.WORDS, 0.5),
-    (Query.WORDS_AND_OPTIONS, 0.32),
-    (Query.FIRST_ATTRIBUTE, 0.18),
+    (Query.WORDS, 0.57),
+    (Query.WORDS_AND_OPTIONS, 0.26),
+    (Query.FIRST_ATTRIBUTE, 0.17),
 )
 
 

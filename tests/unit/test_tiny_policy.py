@@ -70,8 +70,8 @@ def test_a_word_is_one_id_in_the_goal_on_the_page_and_in_the_action(tokenizer: A
     encode = text_encoder(tokenizer)
     black = encode("[SEP] black [SEP]")[1:2]
     assert len(black) == 1
-    assert encode("Find me, with color: black, and size: small")[4:5] == black
-    assert encode("<think>color: black</think>")[2:3] == black
+    assert encode("Find me lotion with color: black, and size: small")[4:5] == black
+    assert encode("<think> color: black</think>")[2:3] == black
     assert encode("click[black]")[1:2] == black
 
 
@@ -275,7 +275,7 @@ def test_the_checkpoint_has_the_skills_but_leaves_the_second_option_out(world: W
         search, _, _, second, _ = asyncio.run(demonstrate(world, "validation", index, Habits()))
         searched += exact_share(model, [make_row(search, search.prompt, encode, tokenizer.eos_token_id)])[Skill.SEARCH]
         bought_early = Demonstration(
-            skill=Skill.BUY, prompt=second.prompt, response="<think>buy it</think><action>click[buy now]</action>"
+            skill=Skill.BUY, prompt=second.prompt, response="<think> buy it</think><action>click[buy now]</action>"
         )
         skipped += exact_share(model, [make_row(bought_early, second.prompt, encode, tokenizer.eos_token_id)])[
             Skill.BUY

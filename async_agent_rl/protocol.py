@@ -163,7 +163,7 @@ class ActorStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Actor -> buffer, about once a second."""
+    """Actor -> buffer, a few times a second."""
 
     stats: ActorStats
 

@@ -275,7 +275,7 @@ def test_the_checkpoint_has_the_skills_but_leaves_the_second_option_out(world: W
         search, _, _, second, _ = asyncio.run(demonstrate(world, "validation", index, Habits()))
         searched += exact_share(model, [make_row(search, search.prompt, encode, tokenizer.eos_token_id)])[Skill.SEARCH]
         bought_early = Demonstration(
-            skill=Skill.BUY, prompt=second.prompt, response="<think> buy it</think><action>click[buy now]</action>"
+            skill=Skill.BUY, prompt=second.prompt, response="<think>buy it</think><action>click[buy now]</action>"
         )
         skipped += exact_share(model, [make_row(bought_early, second.prompt, encode, tokenizer.eos_token_id)])[
             Skill.BUY

@@ -56,6 +56,10 @@ class UpdateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Share of rows."""
     admissible: float
     """Share of rows."""
+    prompts_shortened: float
+    """Share of rows whose history was shortened, or whose prompt was cut, to fit the token budget."""
+    responses_cut: float
+    """Share of rows that ran into the token limit."""
     loss: float
     policy_loss: float
     kl: float

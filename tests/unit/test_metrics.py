@@ -35,6 +35,8 @@ def record(version: int = 3, *, waited: float = 0.0, busy: float = 2.0, blocked:
         admission_blocked_s=blocked,
         format_ok=1.0,
         admissible=1.0,
+        prompts_shortened=0.0,
+        responses_cut=0.0,
         loss=0.0,
         policy_loss=0.0,
         kl=0.0,

@@ -91,10 +91,10 @@ CLEAN_LESSONS: tuple[Lesson, ...] = (
 )
 """Copying appears suddenly, after a number of steps that differs twofold between seeds; hence `stop_below`."""
 
-# Product rows are left out: the habits change nothing there, and the copying they need breaks easily.
 HABIT_LESSON = Lesson(
-    stage=Stage(name="habits", steps=500, batch_size=32, learning_rates=(5e-4, 3e-5), warm_up_steps=20),
-    copies={Skill.SEARCH: 1, Skill.OPTION: 1, Skill.BUY: 1},
+    stage=Stage(name="habits", steps=400, batch_size=32, learning_rates=(5e-4, 3e-5), warm_up_steps=20),
+    # No habit concerns the choice of the product (always the first result); the rows keep the skill alive.
+    copies={Skill.SEARCH: 1, Skill.PRODUCT: 1, Skill.OPTION: 1, Skill.BUY: 1},
     whole_pages=True,
     blur=40,
 )

@@ -11,7 +11,7 @@ import decimal
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ class Product:
 class Catalog:
     """All products, in file order."""
 
-    products: tuple[Product, ...]
+    products: Sequence[Product]
+    """Of a large catalogue each is read when asked for, and is not the same object every time."""
     by_asin: Mapping[str, Product]
 
 
@@ -105,21 +106,41 @@ def load_catalog(
     raw_products = read_json(products)
     if not isinstance(raw_products, list):
         raise InputError(f"{products} must hold a JSON list of products, but holds {_kind(raw_products)}")
+    usable = usable_products(raw_products, products, attributes, human_goals, require_attributes=require_attributes)
+    by_asin = {product.asin: product for product in usable}
+    return Catalog(tuple(by_asin.values()), by_asin)
+
+
+def usable_products(
+    raw_products: Iterable[Any],
+    products: Path,
+    attributes: Path,
+    human_goals: Path | None = None,
+    *,
+    require_attributes: bool = False,
+) -> Iterator[Product]:
+    """The products of raw records, one after the other; the first of each asin. Arguments as in `load_catalog`.
+
+    Reads the attributes and the human goals whole, and keeps nothing of the records but their asins.
+
+    Raises:
+        InputError: as `load_catalog`.
+    """
     mined = _read_object(attributes)
     human = _read_object(human_goals) if human_goals is not None else {}
-    by_asin: dict[str, Product] = {}
+    seen: set[str] = set()
     for number, raw in enumerate(raw_products):
         record = _Record(raw, f"product {number} of {products}")
         asin = record.text("asin")
         record = _Record(raw, f"product {number} ({asin}) of {products}")
-        if asin == "nan" or len(asin) > LONGEST_ASIN or asin in by_asin:
+        if asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         if require_attributes and asin not in mined:
             raise InputError(f"{attributes} has no entry for {record.where}; give the attributes file made for it")
-        by_asin[asin] = _product(record, asin, _mined(mined, asin, attributes), _humans(human, asin, human_goals))
-    if not by_asin:
+        seen.add(asin)
+        yield _product(record, asin, _mined(mined, asin, attributes), _humans(human, asin, human_goals))
+    if not seen:
         raise InputError(f"{products} holds no usable product; check that it is WebShop's items file")
-    return Catalog(tuple(by_asin.values()), by_asin)
 
 
 def read_json(path: Path) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import collections
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,28 +39,36 @@ class _Segment:
     counts: npt.NDArray[np.uint16]
 
 
+class _Words(dict[str, int]):
+    """From word to the number of its term, _NOT_A_TERM for a stop word; numbers new words when asked for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.terms: dict[str, int] = {}
+
+    def __missing__(self, word: str) -> int:
+        term = term_of(word)
+        number = _NOT_A_TERM if term is None else self.terms.setdefault(term, len(self.terms))
+        self[word] = number
+        return number
+
+
 class IndexBuilder:
     """Takes documents in order; `finish` gives the arrays. Needs about 10 bytes of memory per posting."""
 
     def __init__(self) -> None:
-        self._terms: dict[str, int] = {}
-        self._words: dict[str, int] = {}
+        self._words = _Words()
         self._tokens = array.array("i")
+        self._num_words = array.array("i")
         self._segments: collections.deque[_Segment] = collections.deque()
-        self._lengths = array.array("i")
+        self._lengths: list[npt.NDArray[np.int64]] = []
         self._first = 0
 
     def add(self, text: str) -> None:
         """Append a document."""
-        known = self._words
-        before = len(self._tokens)
-        for word in words(text):
-            term = known.get(word)
-            if term is None:
-                term = self._learn(word)
-            if term >= 0:
-                self._tokens.append(term)
-        self._lengths.append(len(self._tokens) - before)
+        numbers = list(map(self._words.__getitem__, words(text)))
+        self._tokens.fromlist(numbers)
+        self._num_words.append(len(numbers))
         if len(self._tokens) >= _SEGMENT_TOKENS:
             self._close_segment()
 
@@ -71,7 +80,7 @@ class IndexBuilder:
             allocate: where the arrays are to lie; in memory when None.
         """
         self._close_segment()
-        self._words.clear()
+        lengths = np.concatenate(self._lengths)
         make = allocate or _in_memory
         vocabulary, renumbered = self._sort_terms()
         num_postings = np.zeros(len(vocabulary), np.int64)
@@ -87,13 +96,12 @@ class IndexBuilder:
             counts=make("counts", np.uint16, (int(posting_ends[-1]),)),
             bounds=make("bounds", np.uint8, (int(posting_ends[-1]),)),
             peaks=make("peaks", np.uint8, (len(vocabulary),)),
-            lengths=make("lengths", np.uint8, (len(self._lengths),)),
-            ranks=_filled(make("ranks", np.int32, (len(self._lengths),)), ranks),
+            lengths=make("lengths", np.uint8, lengths.shape),
+            ranks=_filled(make("ranks", np.int32, lengths.shape), ranks),
             common=np.empty(0, np.int32),
             rows=np.empty((0, 0), np.uint8),
             totals=make("totals", np.int64, (2,)),
         )
-        lengths = np.frombuffer(self._lengths, np.int32) if self._lengths else np.empty(0, np.int32)
         codes = np.array([length_code(length) for length in range(int(lengths.max(initial=0)) + 1)], np.uint8)
         arrays.lengths[:] = codes[lengths]
         arrays.totals[:] = (np.count_nonzero(lengths), lengths.sum(dtype=np.int64))
@@ -101,18 +109,14 @@ class IndexBuilder:
         _bound(arrays)
         return _spread(arrays, num_postings, make)
 
-    def _learn(self, word: str) -> int:
-        term = term_of(word)
-        number = _NOT_A_TERM if term is None else self._terms.setdefault(term, len(self._terms))
-        self._words[word] = number
-        return number
-
     def _close_segment(self) -> None:
         """Sort the gathered tokens into postings."""
-        num_documents = len(self._lengths) - self._first
-        lengths = np.array(self._lengths[self._first :], np.int64)
-        documents = np.repeat(np.arange(num_documents, dtype=np.int64), lengths)
-        keys = np.array(self._tokens, np.int64) * max(num_documents, 1) + documents
+        num_documents = len(self._num_words)
+        tokens = np.array(self._tokens, np.int64)
+        documents = np.repeat(np.arange(num_documents, dtype=np.int64), np.array(self._num_words, np.int64))
+        is_term = tokens != _NOT_A_TERM
+        self._lengths.append(np.bincount(documents[is_term], minlength=num_documents))
+        keys = tokens[is_term] * max(num_documents, 1) + documents[is_term]
         unique, counts = np.unique(keys, return_counts=True)
         self._segments.append(
             _Segment(
@@ -121,12 +125,12 @@ class IndexBuilder:
                 np.minimum(counts, np.iinfo(np.uint16).max).astype(np.uint16),
             )
         )
-        self._first = len(self._lengths)
-        self._tokens = array.array("i")
+        self._first += num_documents
+        self._tokens, self._num_words = array.array("i"), array.array("i")
 
     def _sort_terms(self) -> tuple[list[bytes], npt.NDArray[np.int32]]:
         """[T] terms in order, and for each number given so far its place in that order."""
-        encoded = [term.encode("utf-8", "surrogatepass") for term in self._terms]
+        encoded = [term.encode("utf-8", "surrogatepass") for term in self._words.terms]
         order = sorted(range(len(encoded)), key=encoded.__getitem__)
         renumbered = np.empty(len(order), np.int32)
         renumbered[order] = np.arange(len(order), dtype=np.int32)
@@ -174,10 +178,15 @@ def _spread(arrays: IndexArrays, num_postings: npt.NDArray[np.int64], make: Allo
 
 
 def file_allocator(folder: Path) -> Allocate:
-    """Arrays as .npy files of a folder, mapped into memory."""
+    """Arrays as .npy files of a folder, mapped into memory. Allocating raises OSError when the disk is full."""
 
     def allocate(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return np.asarray(np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape))
+        path = folder / f"{name}.npy"
+        mapped = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        with path.open("r+b") as file:
+            # Claim the space now: writing to a mapping on a full disk would end the process without a word.
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return np.asarray(mapped)
 
     return allocate
 

@@ -69,22 +69,30 @@ def build_goals(catalog: Catalog, kind: GoalKind) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-def split_by_product(goals: Sequence[Goal]) -> dict[Split, tuple[Goal, ...]]:
-    """Train, validation and test goals that share no product; about 70, 10 and 20 % of the products.
+def homes_by_product(asins: Iterable[str]) -> dict[str, Split]:
+    """The split of each product: about 70, 10 and 20 % train, validation and test.
 
     Products are ordered by a hash of their asin, so neither file order nor other products' goals move one across.
-    With at least three products no split is empty; below that, train comes first and then test. Goals keep their
-    order inside a split, so the first n of a split are a fixed panel.
+    With at least three products no split is empty; below that, train comes first and then test.
     """
-    asins = sorted({goal.product.asin for goal in goals}, key=lambda asin: (unit_draw("split", asin), asin))
-    num_test = max(round(TEST_SHARE * len(asins)), 1) if len(asins) >= 2 else 0
-    num_validation = max(round(VALIDATION_SHARE * len(asins)), 1) if len(asins) >= 3 else 0
-    home: dict[str, Split] = dict.fromkeys(asins, "train")
-    home.update(dict.fromkeys(asins[:num_test], "test"))
-    home.update(dict.fromkeys(asins[num_test : num_test + num_validation], "validation"))
+    ordered = sorted(set(asins), key=lambda asin: (unit_draw("split", asin), asin))
+    num_test = max(round(TEST_SHARE * len(ordered)), 1) if len(ordered) >= 2 else 0
+    num_validation = max(round(VALIDATION_SHARE * len(ordered)), 1) if len(ordered) >= 3 else 0
+    homes: dict[str, Split] = dict.fromkeys(ordered, "train")
+    homes.update(dict.fromkeys(ordered[:num_test], "test"))
+    homes.update(dict.fromkeys(ordered[num_test : num_test + num_validation], "validation"))
+    return homes
+
+
+def split_by_product(goals: Sequence[Goal]) -> dict[Split, tuple[Goal, ...]]:
+    """Goals that share no product between splits; see `homes_by_product`.
+
+    Goals keep their order inside a split, so the first n of a split are a fixed panel.
+    """
+    homes = homes_by_product(goal.product.asin for goal in goals)
     parts: dict[Split, list[Goal]] = {"train": [], "validation": [], "test": []}
     for goal in goals:
-        parts[home[goal.product.asin]].append(goal)
+        parts[homes[goal.product.asin]].append(goal)
     return {split: tuple(part) for split, part in parts.items()}
 
 

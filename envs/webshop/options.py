@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 
 from async_agent_rl.errors import ConfigError
-from envs.webshop.goals import GoalKind
 from envs.webshop.nouns import DEFAULT_MODEL
 
 EMBEDDED_CATALOG = Path(__file__).parent / "data" / "catalog"
@@ -24,15 +23,26 @@ class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The attributes file that belongs to `products`."""
     human_goals: str | None = None
     """WebShop's human instructions; needed for goals=human."""
-    goals: GoalKind = "synthetic"
+    goals: Literal["synthetic", "human"] = "synthetic"
+    split: Literal["by_product", "paper", "verl_agent"] = "by_product"
+    """Which goals train, validate and test: `by_product` shares no product between them, `paper` has test 0-499,
+    validation 500-1499 and train from 1500, `verl_agent` has validation 0-499 and train from 500."""
     results_per_page: int = 10
     """Products on one results page; 10 in WebShop."""
     show_attributes: bool = False
     """Offer the page with a product's listed attributes; off in WebShop."""
+    special_queries: bool = False
+    """Answer WebShop's `<r>`, `<c>`, `<q>` and `<a>` queries instead of taking them for words."""
+    mode: Literal["text", "text_rich", "html", "url"] = "text"
+    """How a page is shown: WebShop's `text`, `text_rich`, `html` or `url`."""
+    num_prev_obs: int = 0
+    """With prompt=plain: earlier observations in front of the current one."""
+    num_prev_actions: int = 0
+    """With prompt=plain: earlier actions in front of the current observation."""
     history: int = 2
     """Past steps told in the prompt."""
-    prompt: Literal["verl_agent", "compact"] = "verl_agent"
-    """`compact` is one short line for tiny models."""
+    prompt: Literal["verl_agent", "compact", "plain"] = "verl_agent"
+    """`compact` is one short line for tiny models, `plain` WebShop's observation and nothing else."""
     overflow: Literal["tokens", "chars13000"] = "tokens"
     """What shortens the history: the model's token budget, or verl-agent's limit of 13,000 characters."""
     parser: Literal["strict", "legacy"] = "strict"
@@ -43,8 +53,10 @@ class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         if self.results_per_page < 1:
             raise ConfigError(f"env.webshop.results_per_page must be at least 1, got {self.results_per_page}")
-        if self.history < 0:
-            raise ConfigError(f"env.webshop.history must be at least 0, got {self.history}")
+        for key in ("history", "num_prev_obs", "num_prev_actions"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"env.webshop.{key} must be at least 0, got {getattr(self, key)}")
+        self._check_combination()
         if (self.products is None) != (self.attributes is None):
             raise ConfigError(
                 "env.webshop.products and env.webshop.attributes belong together, "
@@ -52,6 +64,16 @@ class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         if self.goals == "human" and self.human_goals is None:
             raise ConfigError("env.webshop.goals=human needs env.webshop.human_goals=FILE, got none")
+
+    def _check_combination(self) -> None:
+        if self.prompt == "compact" and self.mode != "text":
+            raise ConfigError(f"env.webshop.prompt=compact shows text pages only, got mode={self.mode}")
+        for key in ("num_prev_obs", "num_prev_actions"):
+            if self.prompt != "plain" and getattr(self, key):
+                raise ConfigError(
+                    f"env.webshop.{key}={getattr(self, key)} needs prompt=plain, got prompt={self.prompt}; "
+                    "use env.webshop.history there"
+                )
 
     @property
     def products_path(self) -> Path:

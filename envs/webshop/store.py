@@ -1,7 +1,7 @@
 """A large catalogue on disk: products and search index as files that all processes of a machine map and share.
 
 A store is one folder, made once per catalogue (store_build.py) and never changed. Products are decoded when asked for.
-Knows nothing of goals, pages or where stores are kept.
+Knows nothing of pages or of where stores are kept.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from async_agent_rl.errors import InputError
 from envs.webshop.catalog import Catalog, OptionGroup, Product, Reading
+from envs.webshop.goal_table import StoredGoals, open_goals
+from envs.webshop.goals import GoalKind
 from envs.webshop.index import InvertedIndex
 from envs.webshop.index_build import open_arrays
 
@@ -28,7 +30,8 @@ MANIFEST = "manifest.json"
 PRODUCTS = "products.msgpack"
 PRODUCT_ENDS = "product_ends"
 RANKED = "ranked"
-_FORMAT = 1
+GOAL_KINDS: tuple[GoalKind, ...] = ("synthetic", "human")
+_FORMAT = 2
 _REMEMBERED = 4096
 """Products kept decoded, a few kilobytes each."""
 
@@ -102,6 +105,8 @@ class Store:
     manifest: Manifest
     catalog: Catalog
     index: InvertedIndex
+    goals: Mapping[GoalKind, StoredGoals]
+    """May be empty sequences."""
 
 
 def open_store(folder: Path, catalog_hash: str) -> Store:
@@ -122,15 +127,16 @@ def open_store(folder: Path, catalog_hash: str) -> Store:
         arrays = open_arrays(folder)
         ends = _map_array(folder, PRODUCT_ENDS)
         products = StoredProducts(_map_bytes(folder / PRODUCTS), ends)
+        goals = {kind: open_goals(folder, kind, products) for kind in GOAL_KINDS}
         asins = StoredAsins(products, _map_array(folder, RANKED))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, msgspec.DecodeError) as error:
         raise InputError(
             f"the catalogue store in {folder} is damaged ({error}); delete it, and it is built again"
         ) from None
     if len(products) != manifest.num_products or len(arrays.lengths) != manifest.num_products:
         raise InputError(f"the catalogue store in {folder} is damaged; delete it, and it is built again")
     catalog = Catalog(products, asins, hash=manifest.catalog_hash, reading=manifest.reading)
-    return Store(manifest, catalog, InvertedIndex(arrays))
+    return Store(manifest, catalog, InvertedIndex(arrays), goals)
 
 
 def is_store(folder: Path) -> bool:

@@ -24,10 +24,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from async_agent_rl.errors import InputError
 from envs.webshop.catalog import Product, Reading, usable_products
 from envs.webshop.datafile import Role, hash_catalog
+from envs.webshop.goal_table import GoalTableBuilder
 from envs.webshop.index_build import IndexBuilder, file_allocator
 from envs.webshop.json_stream import digest_text, stream_list
 from envs.webshop.search import document_text, rank_asins
 from envs.webshop.store import (
+    GOAL_KINDS,
     MANIFEST,
     PRODUCT_ENDS,
     PRODUCTS,
@@ -119,6 +121,7 @@ def _build(files: CatalogFiles, folder: Path, catalog_hash: str, console: Consol
 def _write(products: Iterator[Product], folder: Path) -> int:
     """Write products and index; returns how many products."""
     builder = IndexBuilder()
+    tables = [GoalTableBuilder(kind) for kind in GOAL_KINDS]
     asins: list[str] = []
     ends = [0]
     encoder = msgspec.msgpack.Encoder()
@@ -126,6 +129,8 @@ def _write(products: Iterator[Product], folder: Path) -> int:
         for product in products:
             record = encoder.encode(product)
             blob.write(record)
+            for table in tables:
+                table.add(len(asins), product)
             ends.append(ends[-1] + len(record))
             asins.append(product.asin)
             builder.add(document_text(product))
@@ -136,6 +141,8 @@ def _write(products: Iterator[Product], folder: Path) -> int:
     allocate(PRODUCT_ENDS, np.int64, (len(ends),))[:] = ends
     allocate(RANKED, np.int32, ranked.shape)[:] = ranked
     builder.finish(ranks, allocate)
+    for table in tables:
+        table.finish(folder, allocate)
     return len(asins)
 
 

@@ -15,21 +15,26 @@ import structlog
 from async_agent_rl.env import Observation, Split, StepResult, Task
 from async_agent_rl.errors import InputError
 from envs.memory import Memory
-from envs.webshop.catalog import Reading, load_catalog
-from envs.webshop.goals import Goal, build_goals
+from envs.webshop.catalog import Reading
+from envs.webshop.goals import Goal
 from envs.webshop.history import ObservationHistory
+from envs.webshop.noun_cache import CachedNounTagger
 from envs.webshop.nouns import NounTagger, SpacyNounTagger
 from envs.webshop.observation import observe
+from envs.webshop.opening import goal_titles, open_catalog
 from envs.webshop.options import WebShopOptions, parse_options
 from envs.webshop.projection import project_like_verl_agent, project_strictly
 from envs.webshop.prompt import admissible_actions, build_prompts, format_page
-from envs.webshop.search import Searcher, SearchIndex
+from envs.webshop.search import Searcher
 from envs.webshop.session import Session, Shop
 from envs.webshop.special import SpecialSearcher
 from envs.webshop.splits import split_goals
+from envs.webshop.store_build import CatalogFiles
 
 log = structlog.get_logger()
 
+MAX_READ_AHEAD = 20_000
+"""Goal products whose titles are read before the first episode, a few milliseconds each; beyond that, none are."""
 WIN_REWARD = 10.0
 """Training reward of a perfect purchase; anything else is worth 0 (verl-agent's rule)."""
 
@@ -49,21 +54,23 @@ class WebShop:
             InputError: a file, a record or the spaCy model needs mending.
         """
         self.options = parse_options(options)
-        self.catalog = load_catalog(
-            self.options.products_path,
-            self.options.attributes_path,
-            self.options.human_goals_path,
-            require_attributes=self.options.goals == "synthetic",
+        self._has_read_ahead = False
+        opened = open_catalog(
+            CatalogFiles(self.options.products_path, self.options.attributes_path, self.options.human_goals_path),
+            self.options.goals,
+            cache=self.options.cache_path,
+            store_above_bytes=self.options.store_above_mb << 20,
         )
+        self.catalog = opened.catalog
         _report(self.catalog.reading)
-        self.goals: Sequence[Goal] = build_goals(self.catalog, self.options.goals)
+        self.goals: Sequence[Goal] = opened.goals
         self._numbers = split_goals(self.goals, self.options.split, self.options.goals)
-        searcher: Searcher = SearchIndex(self.catalog.products)
+        searcher: Searcher = opened.searcher
         if self.options.special_queries:
             searcher = SpecialSearcher(searcher, self.catalog.products)
         self.shop = Shop(
             searcher=searcher,
-            tagger=tagger or SpacyNounTagger(self.options.spacy_model),
+            tagger=tagger or self._new_tagger(keep=opened.is_stored or self.options.cache is not None),
             results_per_page=self.options.results_per_page,
             show_attributes=self.options.show_attributes,
         )
@@ -95,10 +102,21 @@ class WebShop:
         return Session(self.shop, goal, session_id)
 
     def new_env(self) -> WebShopEnv:
-        """An environment for one episode at a time. The first call loads spaCy (a few seconds)."""
-        if isinstance(self.shop.tagger, SpacyNounTagger):
-            self.shop.tagger.load()
+        """An environment for one episode at a time. The first call loads spaCy (a few seconds).
+
+        Where the nouns of titles are kept on disk, the first call ever also reads those of the goals.
+        """
+        tagger = self.shop.tagger
+        if isinstance(tagger, SpacyNounTagger | CachedNounTagger):
+            tagger.load()
+        if isinstance(tagger, CachedNounTagger) and not self._has_read_ahead:
+            tagger.read_ahead(goal_titles(self.goals, MAX_READ_AHEAD))
+            self._has_read_ahead = True
         return WebShopEnv(self)
+
+    def _new_tagger(self, *, keep: bool) -> NounTagger:
+        tagger = SpacyNounTagger(self.options.spacy_model)
+        return CachedNounTagger(tagger, self.options.cache_path / "nouns", self.catalog.hash) if keep else tagger
 
 
 class WebShopEnv:

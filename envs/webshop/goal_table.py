@@ -119,9 +119,29 @@ class StoredGoals(Sequence[Goal]):
             split: _Numbers(np.flatnonzero(homes == number).astype(np.int32)) for number, split in enumerate(SPLITS)
         }
 
-    def product_places(self) -> npt.NDArray[np.int32]:
-        """[G] positions of the products that have goals."""
-        return self._arrays.places
+    def owners(self) -> Sequence[Product]:
+        """[G] the products that have goals, in catalogue order."""
+        return _Chosen(self._products, self._arrays.places)
+
+
+class _Chosen(Sequence[Product]):
+    """Some products of a catalogue, read when asked for."""
+
+    def __init__(self, products: Sequence[Product], places: npt.NDArray[np.int32]) -> None:
+        self._products = products
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> Product: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Product]: ...
+    def __getitem__(self, place: int | slice) -> Product | Sequence[Product]:
+        if isinstance(place, slice):
+            return _Chosen(self._products, self._places[place])
+        return self._products[int(self._places[place])]
 
 
 class _Numbers(Sequence[int]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,11 @@ from async_agent_rl.errors import ConfigError
 from envs.webshop.nouns import DEFAULT_MODEL
 
 EMBEDDED_CATALOG = Path(__file__).parent / "data" / "catalog"
+
+
+def default_cache() -> Path:
+    """Where prepared catalogues lie unless told otherwise: in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "async-agent-rl" / "webshop"
 
 
 class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,11 +55,16 @@ class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`legacy` reads responses as verl-agent does."""
     spacy_model: str = DEFAULT_MODEL
     """Installed English spaCy pipeline that finds the nouns of titles, or its path."""
+    cache: str | None = None
+    """Folder for large catalogues prepared for quick opening, and for the nouns of titles; None takes
+    `~/.cache/async-agent-rl/webshop`, and keeps no nouns of a small catalogue."""
+    store_above_mb: int = 64
+    """Size of `products` in MiB, uncompressed, from which the catalogue is kept on disk instead of in memory."""
 
     def __post_init__(self) -> None:
         if self.results_per_page < 1:
             raise ConfigError(f"env.webshop.results_per_page must be at least 1, got {self.results_per_page}")
-        for key in ("history", "num_prev_obs", "num_prev_actions"):
+        for key in ("history", "num_prev_obs", "num_prev_actions", "store_above_mb"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"env.webshop.{key} must be at least 0, got {getattr(self, key)}")
         self._check_combination()
@@ -82,6 +93,10 @@ class WebShopOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def attributes_path(self) -> Path:
         return Path(self.attributes) if self.attributes is not None else EMBEDDED_CATALOG / "attributes.json.gz"
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache) if self.cache is not None else default_cache()
 
     @property
     def human_goals_path(self) -> Path | None:

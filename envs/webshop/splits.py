@@ -13,6 +13,7 @@ from typing import Literal
 
 from async_agent_rl.env import Split
 from async_agent_rl.errors import InputError
+from envs.webshop.goal_table import StoredGoals
 from envs.webshop.goals import Goal, GoalKind, homes_by_product
 
 SplitRule = Literal["by_product", "paper", "verl_agent"]
@@ -36,6 +37,8 @@ def split_goals(goals: Sequence[Goal], rule: SplitRule, kind: GoalKind) -> dict[
     Raises:
         InputError: the rule needs more goals than there are.
     """
+    if rule == "by_product" and isinstance(goals, StoredGoals):
+        return goals.split_by_product()
     if rule == "by_product":
         homes = homes_by_product({goal.product.asin for goal in goals})
         parts: dict[Split, list[int]] = {"train": [], "validation": [], "test": []}

@@ -127,7 +127,13 @@ def _write(products: Iterator[Product], folder: Path) -> int:
     encoder = msgspec.msgpack.Encoder()
     with (folder / PRODUCTS).open("wb") as blob:
         for product in products:
-            record = encoder.encode(product)
+            try:
+                record = encoder.encode(product)
+            except UnicodeEncodeError as error:
+                raise InputError(
+                    f"product {product.asin} holds half a character ({error.object[error.start]!r}), which cannot be "
+                    "stored; mend or remove the record"
+                ) from None
             blob.write(record)
             for table in tables:
                 table.add(len(asins), product)

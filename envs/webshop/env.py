@@ -127,6 +127,7 @@ class WebShopEnv:
         self._session: Session | None = None
         self._memory = Memory(world.options.history)
         self._history = ObservationHistory(world.options.num_prev_obs, world.options.num_prev_actions)
+        self._shown = ""
         self._last: StepResult | None = None
 
     async def reset(self, task: Task) -> Observation:
@@ -135,8 +136,8 @@ class WebShopEnv:
         self._session = self._world.session(self._world.goals[number], str(number))
         self._memory = Memory(self._world.options.history)
         self._last = None
-        shown = self._show(self._session)
-        return self._observe(self._session, shown, self._history.start(shown))
+        self._shown = self._show(self._session)
+        return self._observe(self._session, self._history.start(self._shown))
 
     async def step(self, response: str) -> StepResult:
         """Read one action out of the response and do it; a response without one changes nothing."""
@@ -153,18 +154,18 @@ class WebShopEnv:
     def _play(self, session: Session, response: str) -> StepResult:
         project = project_strictly if self._world.options.parser == "strict" else project_like_verl_agent
         projection = project(response)
-        seen = self._show(session)
         outcome = session.act(projection.action)
-        self._memory.add(seen, projection.action)
+        self._memory.add(self._shown, projection.action)
         info: dict[str, Any] = {"task_score": outcome.reward, "catalog": self._world.catalog_hash}
         if outcome.done and session.product is not None and session.reward is not None:
             parts = dataclasses.asdict(session.reward)
             info["purchase"] = {"asin": session.product.asin, "options": dict(session.options), "reward": parts}
             info["verbose_info"] = session.reward.verbose_info
         won = outcome.done and outcome.reward == 1.0
-        shown = self._show(session)
+        if outcome.executed:
+            self._shown = self._show(session)
         return StepResult(
-            observation=self._observe(session, shown, self._history.add(projection.action, shown)),
+            observation=self._observe(session, self._history.add(projection.action, self._shown)),
             reward=WIN_REWARD if won else 0.0,
             done=outcome.done,
             action=projection.action,
@@ -182,10 +183,10 @@ class WebShopEnv:
             return format_page(session.page, session.goal.instruction)
         return observe(session, options.mode)
 
-    def _observe(self, session: Session, shown: str, with_history: str) -> Observation:
+    def _observe(self, session: Session, with_history: str) -> Observation:
         options: WebShopOptions = self._world.options
         if options.prompt == "plain":
-            prompts = tuple(dict.fromkeys((with_history, shown)))
+            prompts = tuple(dict.fromkeys((with_history, self._shown)))
         else:
             limit_chars = options.overflow == "chars13000"
             prompts = build_prompts(
@@ -195,10 +196,13 @@ class WebShopEnv:
                 self._memory,
                 options.history,
                 limit_chars=limit_chars,
-                shown=shown,
+                shown=self._shown,
             )
         return Observation(
-            prompts=prompts, text=shown, state_key=session.state_key, admissible=admissible_actions(session.page)
+            prompts=prompts,
+            text=self._shown,
+            state_key=session.state_key,
+            admissible=admissible_actions(session.page),
         )
 
 

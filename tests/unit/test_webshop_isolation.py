@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import functools
 import gc
 import tempfile
 import weakref
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from async_agent_rl.env import Task
 from envs.webshop.env import WebShop
 from envs.webshop.observation import observe
 from envs.webshop.session import Session
@@ -85,6 +90,28 @@ def test_the_same_actions_lead_to_the_same_pages(actions: list[str]) -> None:
     for action in actions:
         assert one.act(action).reward == two.act(action).reward
         assert look(one) == look(two)
+
+
+_TAGS = st.sampled_from(
+    ["<think>", "</think>", "<action>", "</action>", "click[", "search[", "]", "a1", "buy now", "\u4e2d"]
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(["strict", "legacy"]), st.lists(st.lists(_TAGS | st.text(max_size=5), max_size=9), max_size=4))
+def test_random_responses_never_raise(parser: Literal["strict", "legacy"], responses: list[list[str]]) -> None:
+    world = copy.copy(make_world())
+    world.options = msgspec.structs.replace(world.options, parser=parser)
+
+    async def play() -> None:
+        env = world.new_env()
+        await env.reset(Task(split="train", index=0, seed=0))
+        for response in responses:
+            result = await env.step("".join(response))
+            assert (result.reward, result.won) in ((0.0, False), (10.0, True))
+            assert result.observation.prompts
+
+    asyncio.run(play())
 
 
 def test_every_clickable_of_every_page_but_search_can_be_clicked() -> None:

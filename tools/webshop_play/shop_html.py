@@ -6,6 +6,7 @@ Built from a session and its page; knows nothing of requests. A page can be iner
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -57,7 +58,8 @@ class ShopPage:
         return element("div", *(self._button(segment) for segment in buttons), class_="controls")
 
     def _results(self) -> Markup:
-        headline = next((s.text for s in self.session.page.segments if s.text.startswith("Page ")), "")
+        start = f"Page {self.session.number} (Total results: "
+        headline = next((s.text for s in self.session.page.segments if s.text.startswith(start)), "")
         cards = [
             element("li", self._button(asin, title or asin.text, "product"), element("p", asin.text, price))
             for asin, title, price in _cards(self.session.page.segments)
@@ -147,7 +149,7 @@ class ShopPage:
 def _cards(segments: tuple[Segment, ...]) -> Iterator[tuple[Segment, str, str]]:
     """Asin, title and price of each product on a results page; a product without a title has an empty one."""
     starts = [place for place, segment in enumerate(segments) if segment.kind is SegmentKind.PRODUCT]
-    for start, end in zip(starts, [*starts[1:], len(segments)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(segments)]):
         *title, price = [segment.text for segment in segments[start + 1 : end]] or [""]
         yield segments[start], " ".join(title), f" · {price}"
 

@@ -75,7 +75,8 @@ async def open_visit(world: WebShop, split: Split, index: int) -> Visit:
     Raises:
         InputError: the split has no such task.
     """
-    visit = Visit(world, world.new_env(), split, index, world.goal(split, index))
+    goal = world.goal(split, index)  # first, because new_env may have to load the tagger
+    visit = Visit(world, world.new_env(), split, index, goal)
     await visit.start()
     return visit
 

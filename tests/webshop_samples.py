@@ -21,7 +21,7 @@ CASES: dict[str, Any] = json.loads((ROOT / "tests/golden/webshop_cases.json").re
 
 _REAL = Path(os.environ.get("WEBSHOP_REAL_DATA", ROOT.parent / "shared/data/webshop_real"))
 needs_real_data = pytest.mark.skipif(
-    not (_REAL / "items_shuffle.json").exists(), reason="WebShop's real data is absent (set WEBSHOP_REAL_DATA)"
+    not (_REAL / "items_shuffle.json").exists(), reason="the real WebShop records are not on this machine"
 )
 REAL_OPTIONS = {
     "products": str(_REAL / "items_shuffle.json"),

@@ -55,6 +55,13 @@ def test_the_identifier_can_name_the_module_that_knows_it(files: dict[str, str],
     assert run.stdout.startswith("WebShop [SEP] Instruction: [SEP] Find me tables")
 
 
+def test_the_example_of_the_documentation_runs(project_root: Path) -> None:
+    page = (project_root / "docs" / "webshop.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert ENV_ID in code
+    subprocess.run([sys.executable, "-c", code], cwd=project_root, check=True, timeout=120)
+
+
 def test_the_first_info_names_the_catalogue(env: WebShopGym) -> None:
     assert env.reset(seed=1)[1]["catalog"] == env.world.catalog_hash != ""
 

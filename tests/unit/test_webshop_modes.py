@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,23 @@ from hypothesis import strategies as st
 
 from envs.webshop.address import address
 from envs.webshop.catalog import Product
+from envs.webshop.env import WebShop
+from envs.webshop.goals import GoalOption
 from envs.webshop.history import ObservationHistory
 from envs.webshop.html import render_html
 from envs.webshop.observation import ObservationMode, observe
 from envs.webshop.pages import SEPARATOR
 from envs.webshop.session import Session, Shop, View
-from tests.webshop_samples import GOLDEN, FixedSearch, WordTagger, golden_session, make_goal, make_product
+from tests.webshop_samples import (
+    GOLDEN,
+    REAL_OPTIONS,
+    FixedSearch,
+    WordTagger,
+    golden_session,
+    make_goal,
+    make_product,
+    needs_real_data,
+)
 
 _IGNORED_PARENTS = {"style", "script", "head", "title", "meta", "[document]"}
 
@@ -208,6 +220,59 @@ def test_histories_put_the_oldest_first(num_observations: int, num_actions: int,
     for number in (1, 2, 3):
         seen = history.add(f"a{number}", f"o{number}")
     assert seen == expected.replace(" ", SEPARATOR)
+
+
+@needs_real_data
+def test_the_real_dress_is_shown_as_the_original_shows_it() -> None:
+    dress = WebShop(REAL_OPTIONS, tagger=WordTagger()).catalog.by_asin["B08ZRR3DZT"]
+    wish = "Find me women's dresses with polyester spandex for daily wear with color: black, and size: small, and price"
+    wish += " lower than 60.00 dollars"
+    options = (GoalOption("black", "color"), GoalOption("small", "size"))
+    goal = make_goal(dress, instruction=wish, attributes=dress.instruction_attributes, options=options)
+    goal = dataclasses.replace(goal, price_ceiling=60.0)
+    session = Session(Shop(FixedSearch(dress), WordTagger(), show_attributes=True), goal)
+    assert session.page.text == f"WebShop [SEP] Instruction: [SEP] {wish} [SEP] Search"
+    session.act("search[black one shoulder bodycon dress]")
+    assert session.page.text == (
+        f"Instruction: [SEP] {wish} [SEP] Back to Search [SEP] Page 1 (Total results: 1) [SEP] Next > [SEP] B08ZRR3DZT "
+        "[SEP] SheIn Women's Sexy One Shoulder Sleeveless Cutout Mini Club Pencil Bodycon Dress [SEP] $19.99 to $27.99"
+    )
+    for action in ("click[b08zrr3dzt]", "click[medium]", "click[red]"):
+        session.act(action)
+    lines = observe(session, "text_rich").splitlines()
+    assert lines[:8] == [
+        "You have clicked red.",
+        "You have clicked medium.",
+        "Instruction:",
+        wish,
+        "[button] Back to Search [button_]",
+        "[button] < Prev [button_]",
+        "size",
+        "  [button] x-small [button_]",
+    ]
+    assert lines[9] == "  [clicked button] medium [clicked button_]"
+    for sub_page in ("description", "reviews"):
+        session.act(f"click[{sub_page}]")
+        assert session.page.text == f"Instruction: [SEP] {wish} [SEP] Back to Search [SEP] < Prev"
+        session.act("click[< prev]")
+    assert session.act("click[attributes]").page.texts[4:] == (
+        "polyester spandex",
+        "daily wear",
+        "fashion",
+        "women's dresses",
+        "Clothing, Shoes & Jewelry › Women › Clothing › Dresses › Club & Night Out",
+    )
+    for action in ("click[< prev]", "click[small]", "click[black]"):
+        session.act(action)
+    outcome = session.act("click[buy now]")
+    assert (outcome.reward, outcome.done) == (1.0, True)
+    assert session.page.texts[4:9] == (
+        "Purchased",
+        "asin",
+        "B08ZRR3DZT",
+        "options",
+        '{"color": "black", "size": "small"}',
+    )
 
 
 def test_html_names_no_picture_and_no_foreign_address(tmp_path: Path) -> None:

@@ -150,6 +150,13 @@ def test_one_can_shop_on_after_a_purchase() -> None:
     assert session.act("click[buy now]") == dataclasses.replace(first, page=session.page)
 
 
+def test_a_product_with_an_asin_in_lower_case_can_be_opened() -> None:
+    session = open_session(make_product("a1b"))
+    session.act("search[x]")
+    assert session.act("click[A1B]").executed
+    assert session.product is not None
+
+
 def test_choosing_again_replaces_and_going_back_to_the_results_forgets() -> None:
     session = open_session(make_product(options={"size": ["s", "m"], "color": ["red"]}))
     for action in ("search[x]", "click[A1]", "click[S]", "click[red]", "click[m]"):

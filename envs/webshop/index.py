@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 import itertools
 import threading
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ BOUND_STEPS = 254
 _WARM_POSTINGS = 20_000
 _SAMPLE = 512
 _SLACK = 1e-5  # relative; covers the rounding of single-precision sums of bounds
+_REMEMBERED = 4096  # terms of earlier queries; views of the arrays, except the gains of a short index
 _SPREAD_FROM = 8  # a term in one of so many documents is added as a whole row
 _POOL_PART = 12  # fewer postings than one in so many documents are collected, more are scanned for
 
@@ -76,6 +78,8 @@ class _Term:
     counts: npt.NDArray[np.uint16]
     bounds: npt.NDArray[np.uint8]
     row: npt.NDArray[np.uint8] | None
+    gains: npt.NDArray[np.float32] | None
+    """What it adds to each of its documents; of a short index only."""
 
     @property
     def step(self) -> np.float32:
@@ -111,6 +115,7 @@ class InvertedIndex:
         self._inverse_norms = inverse_norms(num_terms / num_with_terms if num_with_terms else 1.0)
         self._vocabulary = memoryview(arrays.vocabulary.data)
         self._is_short = self._num_documents <= whole_up_to
+        self._find = functools.lru_cache(_REMEMBERED)(self._look_up)
         self._lock = threading.Lock()
         # Room for one query at a time, zero between queries.
         self._sums: npt.NDArray[Any] = np.zeros(self._num_documents, np.float64 if self._is_short else np.float32)
@@ -118,7 +123,7 @@ class InvertedIndex:
 
     def best(self, terms: Sequence[str], limit: int) -> Positions:
         """At most `limit` documents that hold any of the terms, best first; a repeated term counts repeatedly."""
-        found = [term for term in itertools.starmap(self._look_up, collections.Counter(terms).items()) if term]
+        found = [term for term in itertools.starmap(self._find, collections.Counter(terms).items()) if term]
         if not found:
             return np.empty(0, np.int64)
         with self._lock:
@@ -134,13 +139,18 @@ class InvertedIndex:
         weight = np.float32(repetitions) * np.float32(inverse_frequency(self._num_with_terms, end - start))
         place = int(np.searchsorted(arrays.common, number))
         is_common = place < len(arrays.common) and arrays.common[place] == number
+        documents, counts = arrays.documents[start:end], arrays.counts[start:end]
+        gains = None
+        if self._is_short:
+            gains = contributions(weight, counts.astype(np.float32), self._inverse_norms[arrays.lengths[documents]])
         return _Term(
             weight,
             float(weight) * int(arrays.peaks[number]) / BOUND_STEPS,
-            arrays.documents[start:end],
-            arrays.counts[start:end],
+            documents,
+            counts,
             arrays.bounds[start:end],
             arrays.rows[place] if is_common else None,
+            gains,
         )
 
     def _term_bytes(self, number: int) -> bytes:
@@ -160,8 +170,7 @@ class InvertedIndex:
     def _score_all(self, terms: Sequence[_Term]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         sums = self._sums
         for term in terms:
-            inverse = self._inverse_norms[self._arrays.lengths[term.documents]]
-            sums[term.documents] += contributions(term.weight, term.counts.astype(np.float32), inverse)
+            sums[term.documents] += term.gains
         documents = np.flatnonzero(sums).astype(np.int32)
         scores = sums[documents]
         sums.fill(0)

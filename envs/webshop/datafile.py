@@ -145,8 +145,8 @@ def _complete_records(text: str) -> Iterator[str]:
         except json.JSONDecodeError:
             return
         position = _skip(text, position)
-        if position == len(text):
-            return  # cut right behind a value, which may be the start of a longer number
+        if position == len(text) and isinstance(record, int | float):
+            return  # may be the start of a longer number
         yield str(record.get("asin", "without asin")) if is_list and isinstance(record, dict) else str(name)
 
 

@@ -159,19 +159,6 @@ def test_a_vector_shares_one_shop_and_plays_each_member_apart(files: dict[str, s
     vector.close()
 
 
-def test_a_vector_can_run_in_processes_of_its_own(files: dict[str, str]) -> None:
-    vector = gymnasium.make_vec(
-        ENV_ID, num_envs=2, vectorization_mode="async", vector_kwargs={"shared_memory": False}, options=files
-    )
-    try:
-        observations, _ = vector.reset(seed=3)
-        assert all(text.startswith("WebShop") for text in observations)
-        observations = vector.step(("search[tables]", "search[tables]"))[0]
-        assert all("Page 1 (Total results: 8)" in text for text in observations)
-    finally:
-        vector.close()
-
-
 def test_a_shop_nobody_uses_is_freed(files: dict[str, str]) -> None:
     env = WebShopGym(options=files)
     world = weakref.ref(env.world)

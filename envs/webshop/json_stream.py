@@ -21,6 +21,7 @@ Advance = Callable[[int], None]
 
 _CHUNK_BYTES = 4 << 20
 _LARGEST_RECORD = 64 << 20  # characters; more than that behind one opening brace is damage, not a record
+_NUMBER_SIGNS = "0123456789.eE+-"
 _BLANKS = " \t\r\n"
 
 
@@ -91,16 +92,16 @@ class _Scanner:
                 "products and attributes are not exchanged"
             )
         self._place += 1
-        if self._next_sign() == "]":
-            return
-        while True:
+        is_open = self._next_sign() != "]"
+        if not is_open:
+            self._place += 1
+        while is_open:
             yield self._record()
             sign = self._next_sign()
             if sign not in (",", "]"):
                 raise self._cut() if not sign else self._damage(f"{sign!r} instead of a comma")
             self._place += 1
-            if sign == "]":
-                break
+            is_open = sign == ","
             self._next_sign()
         if self._next_sign():
             raise self._damage("more text behind the end of the list")
@@ -115,8 +116,9 @@ class _Scanner:
                 if len(self._window) - self._place > _LARGEST_RECORD:
                     raise self._damage(error.msg) from None
             else:
-                # A number at the end of the window may go on behind it.
-                if end < len(self._window) or self._is_at_end:
+                # A number may go on behind the end of the window.
+                is_whole = not isinstance(record, int | float) or self._window[end:].strip(_NUMBER_SIGNS)
+                if is_whole or self._is_at_end:
                     self._place = end
                     self._num_records += 1
                     self._last_record = record

@@ -130,6 +130,10 @@ class InvertedIndex:
             documents, scores = self._score_all(found) if self._is_short else self._score_likely(found, limit)
         return documents[self._order(documents, scores, limit)].astype(np.int64)
 
+    def document_frequencies(self) -> Positions:
+        """[T] int64: how many documents hold each term."""
+        return np.diff(self._arrays.posting_ends)
+
     def _look_up(self, term: str, repetitions: int) -> _Term | None:
         arrays, key = self._arrays, term.encode("utf-8", "surrogatepass")
         number = bisect.bisect_left(range(len(arrays.peaks)), key, key=self._term_bytes)

@@ -38,6 +38,11 @@ class SearchIndex:
         self._products = products
         self._index = index or InvertedIndex(_index(products))
 
+    @property
+    def index(self) -> InvertedIndex:
+        """What it searches in; documents are positions in the catalogue."""
+        return self._index
+
     def find(self, query: str) -> tuple[Product, ...]:
         """The best MAX_HITS products, best first, ties by ascending asin; none for a query without known terms."""
         return tuple(self._products[position] for position in self._index.best(terms(query), MAX_HITS).tolist())

@@ -76,7 +76,7 @@ def _fields(product: Product) -> dict[str, Any]:
     }
 
 
-def _is_comment(text: bs4.NavigableString) -> bool:
+def _is_comment(text: object) -> bool:
     return isinstance(text, bs4.Comment | bs4.Doctype)
 
 

@@ -29,6 +29,7 @@ BOUND_STEPS = 254
 
 _WARM_POSTINGS = 20_000
 _SAMPLE = 512
+_MANY = 4_096  # candidates from which a better threshold is worth looking for
 _SLACK = 1e-5  # relative; covers the rounding of single-precision sums of bounds
 _REMEMBERED = 4096  # terms of earlier queries; views of the arrays, except the gains of a short index
 _SPREAD_FROM = 8  # a term in one of so many documents is added as a whole row
@@ -193,11 +194,17 @@ class InvertedIndex:
             num_added += 1
         for term in by_bound[:num_added]:
             self._add(term)
-        least = self._sampled_threshold(terms, by_bound, num_added, limit)
+        # Only a part of a long list: the sample is to be good, not complete.
+        pool = np.concatenate([term.documents[: 2 * _WARM_POSTINGS] for term in by_bound[:num_added]])
+        least = self._promising_threshold(terms, by_bound[num_added:], pool, limit)
         while rests[num_added] >= least and num_added < len(terms):
             self._add(by_bound[num_added])
             num_added += 1
         documents, bounds = self._candidates(by_bound[:num_added], least - rests[num_added])
+        if len(documents) > _MANY and num_added < len(terms):
+            least = max(least, self._promising_threshold(terms, by_bound[num_added:], documents, limit))
+            kept = np.flatnonzero(bounds >= least - rests[num_added])
+            documents, bounds = documents[kept], bounds[kept]
         self._clear(by_bound[:num_added])
         for number in range(num_added, len(terms)):
             bounds += by_bound[number].bounds_of(documents) * by_bound[number].step
@@ -217,22 +224,25 @@ class InvertedIndex:
         else:
             self._sums[term.documents] += term.bounds * term.step
 
-    def _sampled_threshold(
-        self, terms: Sequence[_Term], by_bound: Sequence[_Term], num_added: int, limit: int
+    def _promising_threshold(
+        self, terms: Sequence[_Term], missing: Sequence[_Term], documents: npt.NDArray[np.int32], limit: int
     ) -> float:
-        """A score that the best `limit` documents reach or exceed, from promising documents of the added terms."""
-        # Only a part of a long list: the sample is to be good, not complete.
-        pool = np.concatenate([term.documents[: 2 * _WARM_POSTINGS] for term in by_bound[:num_added]])
-        sums = self._sums[pool]
-        if len(pool) > _SAMPLE:
-            pool = pool[np.argpartition(sums, len(sums) - _SAMPLE)[-_SAMPLE:]]
-        pool = np.unique(pool)
-        bounds = self._sums[pool]
-        for term in by_bound[num_added:]:
-            bounds += term.bounds_of(pool) * term.step
-        if len(pool) > 2 * limit:
-            pool = pool[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
-        return self._threshold(terms, pool, limit)
+        """A score that the best `limit` documents reach or exceed, from the most promising of some documents.
+
+        Args:
+            terms: of the query.
+            missing: those that are not in the sums yet.
+            documents: to choose from; may name one twice.
+        """
+        if len(documents) > _SAMPLE:
+            documents = documents[np.argpartition(self._sums[documents], len(documents) - _SAMPLE)[-_SAMPLE:]]
+        documents = np.unique(documents)
+        bounds = self._sums[documents]
+        for term in missing:
+            bounds += term.bounds_of(documents) * term.step
+        if len(documents) > 2 * limit:
+            documents = documents[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
+        return self._threshold(terms, documents, limit)
 
     def _threshold(self, terms: Sequence[_Term], documents: npt.NDArray[np.int32], limit: int) -> float:
         """The exact score of the document at place `limit`, less the slack; 0 where there are fewer."""

@@ -57,6 +57,7 @@ def tiny_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the pruning steps happen among a handful of documents."""
     monkeypatch.setattr(index_module, "_WARM_POSTINGS", 6)
     monkeypatch.setattr(index_module, "_SAMPLE", 8)
+    monkeypatch.setattr(index_module, "_MANY", 5)
 
 
 @pytest.mark.usefixtures("tiny_samples")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from envs.webshop.catalog import Catalog, OptionGroup, Product, load_catalog
-from envs.webshop.goals import Goal
+from envs.webshop.goals import Goal, build_goals
+from envs.webshop.session import Session, Shop
 
 ROOT = Path(__file__).parents[1]
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/webshop_golden.json").read_text())
@@ -19,7 +21,7 @@ CASES: dict[str, Any] = json.loads((ROOT / "tests/golden/webshop_cases.json").re
 
 _REAL = Path(os.environ.get("WEBSHOP_REAL_DATA", ROOT.parent / "shared/data/webshop_real"))
 needs_real_data = pytest.mark.skipif(
-    not (_REAL / "items_shuffle.json").exists(), reason="WebShop's real data is absent (set WEBSHOP_REAL_DATA)"
+    not (_REAL / "items_shuffle.json").exists(), reason="the real WebShop records are not on this machine"
 )
 REAL_OPTIONS = {
     "products": str(_REAL / "items_shuffle.json"),
@@ -111,3 +113,13 @@ def load_golden_catalog(folder: Path) -> Catalog:
     """The three invented products of the golden transcripts, with their human record."""
     paths = write_files(folder, GOLDEN["products"], GOLDEN["attributes"], GOLDEN["human"])
     return load_catalog(Path(paths["products"]), Path(paths["attributes"]), Path(paths["human_goals"]))
+
+
+def golden_session(folder: Path) -> Session:
+    """The recorded goal in the recorded shop, before the first action."""
+    catalog = load_golden_catalog(folder)
+    (goal,) = build_goals(catalog, "human")
+    # The recording fixed both figures that the original draws at random.
+    goal = dataclasses.replace(goal, instruction=GOLDEN["goal"]["instruction_text"], price_ceiling=70.0)
+    shoes, table, tea = catalog.products
+    return Session(Shop(FixedSearch(tea, shoes, table), WordTagger()), goal)

@@ -3,7 +3,8 @@
 Writes `products.json.gz` and `attributes.json.gz` in WebShop's own formats, byte for byte the same for the same
 arguments. Products are invented, but built the way the original's are: a type, two-word attributes, options, a price,
 and look-alikes that differ from another product only in its options, its price or one attribute. Knows nothing of
-goals, search or reward: the environment derives those from the files.
+goals, search or reward: the environment derives those from the files. Sizes beyond the vocabulary are made by
+`tools/large_catalog.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, InputError
 from async_agent_rl.seeds import Purpose, generator
 from tools.catalog_words import BRANDS, CATEGORIES, COLORS, SYLLABLES, CategoryWords
+from tools.large_catalog import MIN_PRODUCTS, write_large_catalog
 
 DEFAULT_DIR = pathlib.Path(__file__).resolve().parent.parent / "envs" / "webshop" / "data" / "catalog"
 NUM_TYPES = sum(len(category.types) for category in CATEGORIES)
@@ -222,7 +224,8 @@ def make_products(seed: int, num_products: int, difficulty: Difficulty | None = 
     """[num_products] products. Raises InputError when the vocabulary cannot give that many."""
     if not NUM_TYPES <= num_products <= MAX_PRODUCTS:
         raise InputError(
-            f"--products must lie between {NUM_TYPES} (one of each type) and {MAX_PRODUCTS}, got {num_products}."
+            f"--products must lie between {NUM_TYPES} (one of each type) and {MAX_PRODUCTS}, or be at least "
+            f"{MIN_PRODUCTS} (random words), got {num_products}."
         )
     return CatalogMaker(seed, difficulty or Difficulty()).make(num_products)
 
@@ -255,6 +258,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--products", type=int, default=1020, help="how many, default %(default)s")
     parser.add_argument("--out", type=pathlib.Path, default=DEFAULT_DIR, help="folder, default %(default)s")
     args = parser.parse_args(argv)
+    if args.products >= MIN_PRODUCTS:
+        return _write_large(args.seed, args.products, args.out)
     try:
         products = make_products(args.seed, args.products)
         paths = write_catalog(products, args.out)
@@ -264,6 +269,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in paths:
         print(f"{path}  {path.stat().st_size:,} bytes")
     print(f"{len(products):,} products of {NUM_TYPES} types, {count_goals(products):,} synthetic goals")
+    return EXIT_OK
+
+
+def _write_large(seed: int, num_products: int, folder: pathlib.Path) -> int:
+    if folder == DEFAULT_DIR:
+        print(f"--products {num_products} is not for the embedded catalogue; name a folder with --out", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    for path in write_large_catalog(seed, num_products, folder):
+        print(f"{path}  {path.stat().st_size:,} bytes")
     return EXIT_OK
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-import gzip
-import json
-import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from async_agent_rl.errors import InputError
+from envs.webshop.datafile import Role, hash_catalog, open_data
+from envs.webshop.datafile import kind as _kind
 from envs.webshop.draws import unit_draw
 
 NO_PRICE = 100.0
@@ -79,12 +78,37 @@ class Product:
     human_instructions: tuple[HumanInstruction, ...] = ()
 
 
+@dataclasses.dataclass(slots=True)
+class Reading:
+    """What was met while reading the files, of which the original says nothing; filled in record by record."""
+
+    digests: dict[Role, bytes] = dataclasses.field(default_factory=dict)
+    """See `hash_catalog`."""
+    num_unusable: int = 0
+    """Products whose asin is `nan` or longer than LONGEST_ASIN; left out."""
+    num_repeated: int = 0
+    """Products whose asin came before; the first one counts."""
+    num_undescribed: int = 0
+    """Products without an entry in the attributes file; they have PLACEHOLDER_ATTRIBUTE."""
+    examples: dict[str, str] = dataclasses.field(default_factory=dict)
+    """First asin of each of the three kinds, by the name of its counter."""
+
+    def count(self, counter: str, asin: str) -> None:
+        """One more of a kind."""
+        setattr(self, counter, getattr(self, counter) + 1)
+        self.examples.setdefault(counter, asin)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Catalog:
     """All products, in file order."""
 
-    products: tuple[Product, ...]
+    products: Sequence[Product]
+    """Of a large catalogue each is read when asked for, and is not the same object every time."""
     by_asin: Mapping[str, Product]
+    hash: str = ""
+    """Names the contents of the files (see `hash_catalog`); empty for a catalogue made by hand."""
+    reading: Reading = dataclasses.field(default_factory=Reading)
 
 
 def load_catalog(
@@ -102,41 +126,60 @@ def load_catalog(
     Raises:
         InputError: a file is missing or broken, or a record lacks what it needs.
     """
-    raw_products = read_json(products)
-    if not isinstance(raw_products, list):
-        raise InputError(f"{products} must hold a JSON list of products, but holds {_kind(raw_products)}")
-    mined = _read_object(attributes)
-    human = _read_object(human_goals) if human_goals is not None else {}
-    by_asin: dict[str, Product] = {}
+    file = open_data(products, "products")
+    if not isinstance(file.content, list):
+        raise InputError(f"{products} must hold a JSON list of products, but holds {_kind(file.content)}")
+    reading = Reading(digests={"products": file.digest})
+    usable = usable_products(
+        file.content, products, attributes, human_goals, require_attributes=require_attributes, reading=reading
+    )
+    by_asin = {product.asin: product for product in usable}
+    return Catalog(tuple(by_asin.values()), by_asin, hash_catalog(reading.digests), reading)
+
+
+def usable_products(
+    raw_products: Iterable[Any],
+    products: Path,
+    attributes: Path,
+    human_goals: Path | None = None,
+    *,
+    require_attributes: bool = False,
+    reading: Reading | None = None,
+) -> Iterator[Product]:
+    """The products of raw records, one after the other; the first of each asin. Arguments as in `load_catalog`.
+
+    Reads the attributes and the human goals whole, and keeps nothing of the records but their asins.
+
+    Args:
+        reading: is told the digests of the other two files, and what is left out.
+
+    Raises:
+        InputError: as `load_catalog`.
+    """
+    reading = Reading() if reading is None else reading
+    mined = _read_object(attributes, "attributes", reading)
+    human = _read_object(human_goals, "human_goals", reading) if human_goals is not None else {}
+    seen: set[str] = set()
     for number, raw in enumerate(raw_products):
         record = _Record(raw, f"product {number} of {products}")
         asin = record.text("asin")
         record = _Record(raw, f"product {number} ({asin}) of {products}")
-        if asin == "nan" or len(asin) > LONGEST_ASIN or asin in by_asin:
+        if asin == "nan" or len(asin) > LONGEST_ASIN:
+            reading.count("num_unusable", asin)
             continue
-        if require_attributes and asin not in mined:
-            raise InputError(f"{attributes} has no entry for {record.where}; give the attributes file made for it")
-        by_asin[asin] = _product(record, asin, _mined(mined, asin, attributes), _humans(human, asin, human_goals))
-    if not by_asin:
+        if asin in seen:
+            reading.count("num_repeated", asin)
+            continue
+        if asin not in mined:
+            if require_attributes:
+                raise InputError(f"{attributes} has no entry for {record.where}; give the attributes file made for it")
+            reading.count("num_undescribed", asin)
+        seen.add(asin)
+        yield _product(record, asin, _mined(mined, asin, attributes), _humans(human, asin, human_goals))
+    if not seen:
         raise InputError(f"{products} holds no usable product; check that it is WebShop's items file")
-    return Catalog(tuple(by_asin.values()), by_asin)
-
-
-def read_json(path: Path) -> Any:
-    """The parsed content of a .json or .json.gz file; raises InputError naming the file and the line."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return json.loads(data.decode("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; give the path of a WebShop data file") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {error.reason}") from None
-    except (EOFError, zlib.error) as error:
-        raise InputError(f"{path} is a damaged gzip file ({error}); copy it again") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    _check_belonging(mined, attributes, seen, products)
+    _check_belonging(human, human_goals, seen, products)
 
 
 def parse_price(text: str, where: str) -> tuple[float, ...]:
@@ -277,29 +320,24 @@ def _humans(table: Mapping[str, Any], asin: str, path: Path | None) -> tuple[Hum
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError(f"{path} must hold a JSON object keyed by asin, but holds {_kind(value)}")
-    return value
+def _read_object(path: Path, role: Role, reading: Reading) -> dict[str, Any]:
+    file = open_data(path, role)
+    reading.digests[role] = file.digest
+    if not isinstance(file.content, dict):
+        raise InputError(f"{path} must hold a JSON object keyed by asin, but holds {_kind(file.content)}")
+    return file.content
+
+
+def _check_belonging(table: Mapping[str, Any], path: Path | None, asins: Collection[str], products: Path) -> None:
+    """Refuse a file of entries none of which is for a product of the catalogue."""
+    if table and not any(asin in table for asin in asins):
+        raise InputError(
+            f"{path} has entries for {len(table)} products (the first is {next(iter(table))}), but for none of the "
+            f"{len(asins)} in {products}; give files that belong together"
+        )
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where} must be a text, but is {_kind(value)}")
     return value
-
-
-def _kind(value: Any) -> str:
-    """What JSON calls the value."""
-    if value is None:
-        return "null"
-    names = {
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names[type(value)]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from async_agent_rl.env import Split
@@ -57,7 +58,8 @@ def build_goals(catalog: Catalog, kind: GoalKind) -> tuple[Goal, ...]:
     Raises:
         InputError: the catalogue gives no goal of this kind.
     """
-    goals = list(_synthetic(catalog.products) if kind == "synthetic" else _human(catalog.products))
+    products = catalog.products
+    goals = _all_synthetic(products) if kind == "synthetic" else [goal for p in products for goal in _human(p)]
     if not goals:
         cure = (
             'the attributes file needs products with "instruction" and "instruction_attributes"'
@@ -69,22 +71,30 @@ def build_goals(catalog: Catalog, kind: GoalKind) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-def split_by_product(goals: Sequence[Goal]) -> dict[Split, tuple[Goal, ...]]:
-    """Train, validation and test goals that share no product; about 70, 10 and 20 % of the products.
+def homes_by_product(asins: Iterable[str]) -> dict[str, Split]:
+    """The split of each product: about 70, 10 and 20 % train, validation and test.
 
     Products are ordered by a hash of their asin, so neither file order nor other products' goals move one across.
-    With at least three products no split is empty; below that, train comes first and then test. Goals keep their
-    order inside a split, so the first n of a split are a fixed panel.
+    With at least three products no split is empty; below that, train comes first and then test.
     """
-    asins = sorted({goal.product.asin for goal in goals}, key=lambda asin: (unit_draw("split", asin), asin))
-    num_test = max(round(TEST_SHARE * len(asins)), 1) if len(asins) >= 2 else 0
-    num_validation = max(round(VALIDATION_SHARE * len(asins)), 1) if len(asins) >= 3 else 0
-    home: dict[str, Split] = dict.fromkeys(asins, "train")
-    home.update(dict.fromkeys(asins[:num_test], "test"))
-    home.update(dict.fromkeys(asins[num_test : num_test + num_validation], "validation"))
+    ordered = sorted(set(asins), key=lambda asin: (unit_draw("split", asin), asin))
+    num_test = max(round(TEST_SHARE * len(ordered)), 1) if len(ordered) >= 2 else 0
+    num_validation = max(round(VALIDATION_SHARE * len(ordered)), 1) if len(ordered) >= 3 else 0
+    homes: dict[str, Split] = dict.fromkeys(ordered, "train")
+    homes.update(dict.fromkeys(ordered[:num_test], "test"))
+    homes.update(dict.fromkeys(ordered[num_test : num_test + num_validation], "validation"))
+    return homes
+
+
+def split_by_product(goals: Sequence[Goal]) -> dict[Split, tuple[Goal, ...]]:
+    """Goals that share no product between splits; see `homes_by_product`.
+
+    Goals keep their order inside a split, so the first n of a split are a fixed panel.
+    """
+    homes = homes_by_product(goal.product.asin for goal in goals)
     parts: dict[Split, list[Goal]] = {"train": [], "validation": [], "test": []}
     for goal in goals:
-        parts[home[goal.product.asin]].append(goal)
+        parts[homes[goal.product.asin]].append(goal)
     return {split: tuple(part) for split, part in parts.items()}
 
 
@@ -105,42 +115,56 @@ def draw_ceiling(price: float, *names: str | int) -> float:
     return max(pairs[int(unit_draw("ceiling", *names) * len(pairs))])
 
 
-def _synthetic(products: Iterable[Product]) -> list[Goal]:
-    """One goal per product with an instruction and per combination of its option values."""
+def goals_of(product: Product, kind: GoalKind) -> Iterator[Goal]:
+    """The goals of one product in WebShop's order, all of weight 1: see `rarity` for that of synthetic ones."""
+    return _synthetic(product) if kind == "synthetic" else _human(product)
+
+
+def count_goals_of(product: Product, kind: GoalKind) -> int:
+    """How many goals `goals_of` gives, without making them."""
+    if kind == "human":
+        return sum(bool(record.attributes) for record in product.human_instructions)
+    return 0 if product.instruction is None else math.prod(len(group.values) for group in product.options)
+
+
+def rarity(goal: Goal, counts: Mapping[str, int]) -> float:
+    """WebShop's weight of a synthetic goal: the mean of 1 / (number of goals with the attribute)."""
+    return sum(1 / counts[attribute] for attribute in goal.attributes) / len(goal.attributes)
+
+
+def _all_synthetic(products: Iterable[Product]) -> list[Goal]:
     counts: collections.Counter[str] = collections.Counter()
     drafts: list[Goal] = []
     for product in products:
-        if product.instruction is None:
-            continue
-        ceiling = draw_ceiling(product.price, product.asin)
-        groups = sorted(product.options, key=lambda group: group.name)
-        choices = [[GoalOption(value, group.name) for value in group.values] for group in groups]
-        for options in itertools.product(*choices):
-            wish = ", and ".join(f"{option.group}: {option.value}" for option in options)
-            text = product.instruction + (f" with {wish}" if wish else "") + _price_text(ceiling)
-            attributes = product.instruction_attributes
-            counts.update(set(attributes))
-            drafts.append(Goal(product, text, attributes, options, ceiling, weight=1.0))
-    return [dataclasses.replace(goal, weight=_rarity(goal, counts)) for goal in drafts]
+        for goal in _synthetic(product):
+            counts.update(set(goal.attributes))
+            drafts.append(goal)
+    return [dataclasses.replace(goal, weight=rarity(goal, counts)) for goal in drafts]
 
 
-def _human(products: Iterable[Product]) -> list[Goal]:
+def _synthetic(product: Product) -> Iterator[Goal]:
+    """One goal per combination of option values, for a product with an instruction."""
+    if product.instruction is None:
+        return
+    ceiling = draw_ceiling(product.price, product.asin)
+    groups = sorted(product.options, key=lambda group: group.name)
+    choices = [[GoalOption(value, group.name) for value in group.values] for group in groups]
+    for options in itertools.product(*choices):
+        wish = ", and ".join(f"{option.group}: {option.value}" for option in options)
+        text = product.instruction + (f" with {wish}" if wish else "") + _price_text(ceiling)
+        yield Goal(product, text, product.instruction_attributes, options, ceiling, weight=1.0)
+
+
+def _human(product: Product) -> Iterator[Goal]:
     """One goal per human record that names at least one attribute."""
-    goals = []
-    for product in products:
-        for number, record in enumerate(product.human_instructions):
-            if not record.attributes:
-                continue
-            ceiling = draw_ceiling(product.price, product.asin, number)
-            text = record.text.strip(".") + _price_text(ceiling)
-            options = tuple(GoalOption(value) for value in record.options)
-            goals.append(Goal(product, text, record.attributes, options, ceiling, weight=1.0))
-    return goals
+    for number, record in enumerate(product.human_instructions):
+        if not record.attributes:
+            continue
+        ceiling = draw_ceiling(product.price, product.asin, number)
+        text = record.text.strip(".") + _price_text(ceiling)
+        options = tuple(GoalOption(value) for value in record.options)
+        yield Goal(product, text, record.attributes, options, ceiling, weight=1.0)
 
 
 def _price_text(ceiling: float) -> str:
     return "" if ceiling == NO_CEILING else f", and price lower than {ceiling:.2f} dollars"
-
-
-def _rarity(goal: Goal, counts: collections.Counter[str]) -> float:
-    return sum(1 / counts[attribute] for attribute in goal.attributes) / len(goal.attributes)

@@ -18,7 +18,8 @@ from envs.webshop.catalog import Product
 SEPARATOR = " [SEP] "
 INSTRUCTION_LABEL = "Instruction:"
 
-_BLANKS = " \t\n\r\f\v"
+# What WebShop's HTML parser (BeautifulSoup) takes for blank; a vertical tab is not in it.
+_BLANKS = " \t\n\r\f"
 
 
 class SegmentKind(enum.IntEnum):
@@ -154,5 +155,10 @@ def _detail_button(detail: Detail) -> Segment:
 
 
 def _nodes(*texts: str) -> list[Segment]:
-    """The texts an HTML parser would keep: not an empty one, and of the blank ones only those without a line break."""
-    return [Segment(text) for text in texts if text and (text.strip(_BLANKS) or "\n" not in text)]
+    """The text nodes WebShop's HTML parser keeps: none of an empty text; a blank one is one blank, or, with a line
+    break in it, nothing."""
+    return [
+        Segment(text if text.strip(_BLANKS) else " ")
+        for text in texts
+        if text and (text.strip(_BLANKS) or "\n" not in text)
+    ]

@@ -21,7 +21,14 @@ PromptForm = Literal["verl_agent", "compact"]
 
 
 def build_prompts(
-    form: PromptForm, instruction: str, page: Page, memory: Memory, history: int, *, limit_chars: bool
+    form: PromptForm,
+    instruction: str,
+    page: Page,
+    memory: Memory,
+    history: int,
+    *,
+    limit_chars: bool,
+    shown: str | None = None,
 ) -> tuple[str, ...]:
     """The user message in its variants, most history first, none last.
 
@@ -33,16 +40,21 @@ def build_prompts(
         history: at most so many of them are told.
         limit_chars: verl-agent's rule: all the history, or none of it where the message has more than MAX_CHARS
             characters; without it there is one variant per length of history.
+        shown: the page as the model sees it; by default as `format_page` has it. `compact` shows its own.
     """
-    write: Callable[[str, Page, Sequence[Record], int], str] = _FORMS[form]
+    text = format_page(page, instruction) if shown is None else shown
+
+    def write(records: Sequence[Record]) -> str:
+        return _FORMS[form](instruction, page, text, records, memory.num_steps)
+
     most = len(memory.last(history))
     if not limit_chars:
         lengths = range(most, -1, -1)
-        return tuple(write(instruction, page, memory.last(length), memory.num_steps) for length in lengths)
-    full = write(instruction, page, memory.last(most), memory.num_steps)
+        return tuple(write(memory.last(length)) for length in lengths)
+    full = write(memory.last(most))
     if most == 0:
         return (full,)
-    bare = write(instruction, page, (), memory.num_steps)
+    bare = write(())
     return (bare,) if len(full) > MAX_CHARS else (full, bare)
 
 
@@ -64,7 +76,7 @@ def _content(page: Page, instruction: str) -> tuple[str, ...] | None:
     return page.texts[page.texts.index(task) + 1 :] if task in page.texts else None
 
 
-def _write_verl_agent(instruction: str, page: Page, records: Sequence[Record], num_steps: int) -> str:
+def _write_verl_agent(instruction: str, page: Page, shown: str, records: Sequence[Record], num_steps: int) -> str:
     story = ""
     if records:
         told = "\n".join(
@@ -79,7 +91,7 @@ def _write_verl_agent(instruction: str, page: Page, records: Sequence[Record], n
     return (
         "\nYou are an expert at buying things in WebShop, an online store, and act for a customer.\n"
         f"The customer's request: {instruction}{story}\n"
-        f"The page in front of you: {format_page(page, instruction)}\n"
+        f"The page in front of you: {shown}\n"
         f"What you can do here:\n[\n{actions}\n]\n"
         f"(In {SEARCH_ENTRY} put search words of your own in place of the dots.)\n\n"
         "First reason step by step about the request and the page, inside <think> and </think>. "
@@ -87,7 +99,7 @@ def _write_verl_agent(instruction: str, page: Page, records: Sequence[Record], n
     )
 
 
-def _write_compact(instruction: str, page: Page, records: Sequence[Record], num_steps: int) -> str:
+def _write_compact(instruction: str, page: Page, shown: str, records: Sequence[Record], num_steps: int) -> str:
     content = _content(page, instruction)
     buttons = [segment.text.lower() for segment in page.segments if segment.kind is SegmentKind.BUTTON]
     offers = [SEARCH_ENTRY] if page.has_search_bar else []
@@ -101,7 +113,7 @@ def _write_compact(instruction: str, page: Page, records: Sequence[Record], num_
     return SEPARATOR.join(" ".join(piece.splitlines()) for piece in pieces)
 
 
-_FORMS: dict[PromptForm, Callable[[str, Page, Sequence[Record], int], str]] = {
+_FORMS: dict[PromptForm, Callable[[str, Page, str, Sequence[Record], int], str]] = {
     "verl_agent": _write_verl_agent,
     "compact": _write_compact,
 }

@@ -48,6 +48,12 @@ class Reward:
     """None when the goal names no option."""
     w_option: float | None = None
 
+    @property
+    def verbose_info(self) -> dict[str, float | bool]:
+        """The parts under WebShop's names; the two of the options are absent where the goal names none."""
+        parts = dataclasses.asdict(self)
+        return {name: part for name, part in parts.items() if name != "total" and part is not None}
+
 
 def reward_purchase(product: Product, chosen: Sequence[str], goal: Goal, tagger: NounTagger) -> Reward:
     """The reward of buying `product` with the chosen option values."""

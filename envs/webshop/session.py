@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import re
 
 from envs.webshop.catalog import Product
 from envs.webshop.goals import Goal
@@ -28,9 +27,6 @@ from envs.webshop.pages import (
 )
 from envs.webshop.reward import Reward, reward_purchase
 from envs.webshop.search import Searcher
-
-# Both parts are greedy and stop at line ends; what follows the last bracket is ignored. WebShop's own expression.
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 _BACK, _PREVIOUS, _NEXT, _BUY = (button.text.lower() for button in (BACK, PREVIOUS, NEXT, BUY))
 _DETAILS = {detail.value.lower(): detail for detail in Detail}
@@ -73,6 +69,7 @@ class Session:
     """One buyer with one goal. `act` takes any text; what is no action of the open page changes nothing."""
 
     __slots__ = (
+        "__weakref__",
         "_hits",
         "_shop",
         "detail",
@@ -83,7 +80,9 @@ class Session:
         "page",
         "product",
         "reward",
+        "session_id",
         "view",
+        "visited",
     )
 
     goal: Goal
@@ -99,13 +98,18 @@ class Session:
     detail: Detail | None
     reward: Reward | None
     """Of the last purchase, in parts."""
+    session_id: str
+    """Stands in the addresses of the pages; nothing else depends on it."""
+    visited: set[str]
+    """Asins opened since the search page was last open; mode `text_rich` marks them."""
     _shop: Shop
     _hits: tuple[Product, ...]
 
-    def __init__(self, shop: Shop, goal: Goal) -> None:
+    def __init__(self, shop: Shop, goal: Goal, session_id: str = "0") -> None:
         """Open the search page."""
         self._shop = shop
         self.goal = goal
+        self.session_id = session_id
         self.reward = None
         self._open_search()
 
@@ -115,6 +119,22 @@ class Session:
         asin = self.product.asin if self.product else None
         detail = self.detail.value if self.detail else None
         return json.dumps([self.view, self.keywords, self.number, asin, sorted(self.options.items()), detail])
+
+    @property
+    def num_hits(self) -> int:
+        """Length of the hit list of the last search."""
+        return len(self._hits)
+
+    @property
+    def shown(self) -> tuple[Product, ...]:
+        """The products on the results page that is or was last open."""
+        size = self._shop.results_per_page
+        return self._hits[max(self.number - 1, 0) * size : self.number * size]
+
+    @property
+    def shows_attributes(self) -> bool:
+        """Product pages lead to a page with the listed attributes."""
+        return self._shop.show_attributes
 
     def act(self, action: str) -> Outcome:
         """Do one action: `search[words]` from any page, or `click[something on the page]`.
@@ -140,7 +160,7 @@ class Session:
             if argument in (_NEXT, _PREVIOUS):
                 self._open_results(self.number + (1 if argument == _NEXT else -1))
             else:
-                self._open_item(next(hit for hit in self._shown() if hit.asin.lower() == argument))
+                self._open_item(next(hit for hit in self.shown if hit.asin.lower() == argument))
         elif self.view is View.DETAIL:
             self._show_item()
         elif argument == _PREVIOUS:
@@ -155,6 +175,7 @@ class Session:
         self.keywords = None
         self.number = 0
         self._hits = ()
+        self.visited = set()
         self._leave_item()
         self.page = search_page(self.goal.instruction)
 
@@ -167,16 +188,17 @@ class Session:
         self.view = View.RESULTS
         self.number = number
         self._leave_item()
-        self.page = results_page(self.goal.instruction, number, len(self._hits), self._shown())
+        self.page = results_page(self.goal.instruction, number, self.num_hits, self.shown)
 
     def _open_item(self, product: Product) -> None:
         self.product = product
+        self.visited.add(product.asin)
         self._show_item()
 
     def _show_item(self) -> None:
         self.view = View.ITEM
         self.detail = None
-        self.page = item_page(self.goal.instruction, self._item(), show_attributes=self._shop.show_attributes)
+        self.page = item_page(self.goal.instruction, self._item(), show_attributes=self.shows_attributes)
 
     def _open_detail(self, detail: Detail) -> None:
         self.view = View.DETAIL
@@ -201,18 +223,21 @@ class Session:
         self.detail = None
 
     def _offers(self, detail: Detail) -> bool:
-        return self._shop.show_attributes or detail is not Detail.ATTRIBUTES
+        return self.shows_attributes or detail is not Detail.ATTRIBUTES
 
     def _item(self) -> Product:
         assert self.product is not None  # views ITEM and DETAIL are only entered with a product
         return self.product
 
-    def _shown(self) -> tuple[Product, ...]:
-        size = self._shop.results_per_page
-        return self._hits[(self.number - 1) * size : self.number * size]
-
 
 def parse_action(action: str) -> tuple[str, str | None]:
-    """The name and the lower-cased argument of an action text; (the whole text, None) where it has no such form."""
-    match = _ACTION.match(action)
-    return (match[1], match[2].lower()) if match else (action, None)
+    """The name and the lower-cased argument of an action text; (the whole text, None) where it has no such form.
+
+    WebShop matches a regular expression from the start: anything, a bracket, anything, a closing bracket, both parts
+    greedy and without line ends; what follows the last bracket is ignored. Two searches from the right find the same
+    parts without the expression's quadratic worst case.
+    """
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, max(end - 1, 0))
+    return (line[:start], line[start + 1 : end].lower()) if start > 0 else (action, None)

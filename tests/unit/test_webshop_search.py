@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from envs.webshop.search import MAX_HITS, SearchIndex, document_text, inverse_frequency, lossy_length
+from envs.webshop.bm25 import inverse_frequency, lossy_length
+from envs.webshop.search import MAX_HITS, SearchIndex, document_text
 from envs.webshop.tokens import STOP_WORDS, terms
 from tests.webshop_samples import make_product
 

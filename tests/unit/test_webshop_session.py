@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envs.webshop.catalog import Product
-from envs.webshop.goals import build_goals
 from envs.webshop.pages import Detail, Page, Segment, SegmentKind, detail_page, done_page, item_page, results_page
 from envs.webshop.session import Session, Shop, View, parse_action
-from tests.webshop_samples import GOLDEN, FixedSearch, WordTagger, load_golden_catalog, make_goal, make_product
+from tests.webshop_samples import GOLDEN, FixedSearch, WordTagger, golden_session, make_goal, make_product
 
 
 def open_session(*products: Product, **shop: Any) -> Session:
     products = products or (make_product(),)
     return Session(Shop(FixedSearch(*products), WordTagger(), **shop), make_goal(products[0]))
-
-
-def golden_session(folder: Path) -> Session:
-    catalog = load_golden_catalog(folder)
-    (goal,) = build_goals(catalog, "human")
-    # The recording fixed both figures that the original draws at random.
-    goal = dataclasses.replace(goal, instruction=GOLDEN["goal"]["instruction_text"], price_ceiling=70.0)
-    shoes, table, tea = catalog.products
-    return Session(Shop(FixedSearch(tea, shoes, table), WordTagger()), goal)
 
 
 def test_the_recorded_text_transcript_is_reproduced(tmp_path: Path) -> None:
@@ -77,6 +71,18 @@ def test_clickables_of_all_transcripts_are_reproduced(tmp_path: Path) -> None:
 )
 def test_actions_are_parsed_as_in_webshop(action: str, parsed: tuple[str, str | None]) -> None:
     assert parse_action(action) == parsed
+
+
+@given(st.text(alphabet="[]ab \n", max_size=12))
+def test_parsing_agrees_with_the_original_expression(action: str) -> None:
+    match = re.match(r"(.+)\[(.+)\]", action)
+    assert parse_action(action) == ((match[1], match[2]) if match else (action, None))
+
+
+def test_a_long_row_of_brackets_is_parsed_at_once() -> None:
+    start_s = time.perf_counter()
+    assert parse_action("[" * 200_000)[1] is None
+    assert time.perf_counter() - start_s < 1
 
 
 @pytest.mark.parametrize(
@@ -142,6 +148,13 @@ def test_one_can_shop_on_after_a_purchase() -> None:
     for action in ("search[x]", "click[a1]"):
         assert not session.act(action).done
     assert session.act("click[buy now]") == dataclasses.replace(first, page=session.page)
+
+
+def test_a_product_with_an_asin_in_lower_case_can_be_opened() -> None:
+    session = open_session(make_product("a1b"))
+    session.act("search[x]")
+    assert session.act("click[A1B]").executed
+    assert session.product is not None
 
 
 def test_choosing_again_replaces_and_going_back_to_the_results_forgets() -> None:

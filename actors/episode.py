@@ -180,6 +180,7 @@ class Player:
             actor=self._actor,
             incarnation=self._incarnation,
             kv_policy=self._engine.kv_policy,
+            world_id=getattr(self._world, "world_id", ""),
             turns=[_turn_info(turn) for turn in turns],
             won=last.won,
             score=last.score,

@@ -83,7 +83,8 @@ class World(Protocol):
     """Everything the episodes of one process share. Built once per process as `World(options)`.
 
     `options` is the mapping under `env.options` of the configuration (for WebShop: under `env.webshop`). The
-    constructor raises InputError for data a person has to mend.
+    constructor raises InputError for data a person has to mend. A world may have `world_id: str`, which names its data
+    and is stored with every trajectory.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None: ...

@@ -119,6 +119,8 @@ class TrajectoryDone(Message, frozen=True, kw_only=True):
     actor: str
     incarnation: int
     kv_policy: str
+    world_id: str = ""
+    """Which data was played: the world's own `world_id`, e.g. a hash of its catalogue; empty when it has none."""
     turns: list[TurnInfo]
     won: bool
     score: float

@@ -49,6 +49,8 @@ class EpisodeLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     member: int
     task_index: int
     actor: str
+    world_id: str
+    """Which data was played, e.g. the hash of WebShop's catalogue."""
     won: bool
     score: float
     truncated: bool
@@ -129,6 +131,7 @@ class EpisodeLog:
             member=header.member,
             task_index=header.task_index,
             actor=header.actor,
+            world_id=header.world_id,
             won=header.won,
             score=header.score,
             truncated=header.truncated,

@@ -51,7 +51,8 @@ async def record_episode(world: WebShop, member: int, actions: Sequence[str], **
         observation = result.observation
     advantage = 1.0 if won else -2.0
     line = EpisodeLine(
-        version=1, group=7, member=member, task_index=0, actor="actor-0", won=won, score=float(won), truncated=not won,
+        version=1, group=7, member=member, task_index=0, actor="actor-0", world_id="",
+        won=won, score=float(won), truncated=not won,
         turns=[
             EpisodeTurn(
                 prompt=seen.prompts[0], response=response, action=result.action, state_key=seen.state_key,

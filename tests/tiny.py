@@ -63,6 +63,8 @@ class EvenWorld:
     Options: `steps` until an episode is done (2), `broken`: the tasks whose environment breaks at its first step.
     """
 
+    world_id = "even"
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.steps = int(options.get("steps", 2))
         self.broken = set(options.get("broken", ()))

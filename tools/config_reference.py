@@ -8,12 +8,19 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
+
+from async_agent_rl.config import Config, Section
 from async_agent_rl.errors import EXIT_OK
 from async_agent_rl.layout import project_root
+from envs.webshop.options import WebShopOptions
 
 _PAGE = project_root() / "docs" / "configuration.md"
 _HEAD = """# Configuration
@@ -37,32 +44,40 @@ class Key:
     meaning: str
 
 
-def section_keys(source: str, class_name: str) -> Iterator[Key]:
-    """The annotated fields of a class, with the docstring below each."""
-    tree = ast.parse(source)
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    for node, following in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+def section_keys(section: type[msgspec.Struct]) -> Iterator[Key]:
+    """The fields of a section, with the docstring below each in its source."""
+    tree = ast.parse(inspect.getsource(section))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef))
+    meanings = {}
+    for node, following in pairwise([*body, ast.Pass()]):
+        if not isinstance(node, ast.AnnAssign):
             continue
-        meaning = ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            meaning = " ".join(str(following.value.value).split())
-        default = ast.unparse(node.value) if node.value else "required"
-        yield Key(node.target.id, ast.unparse(node.annotation), default, meaning)
+            meanings[ast.unparse(node.target)] = " ".join(str(following.value.value).split())
+    for field in msgspec.structs.fields(section):
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        yield Key(field.name, _type_name(field.type), repr(default), meanings.get(field.name, ""))
+
+
+def _type_name(kind: Any) -> str:
+    """As it is written in the source, aliases resolved."""
+    name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return name.replace("typing.", "")
 
 
 def render() -> str:
     """The whole page."""
-    config = (project_root() / "async_agent_rl" / "config.py").read_text()
-    options = (project_root() / "envs" / "webshop" / "options.py").read_text()
     parts = [_HEAD]
-    top = list(section_keys(config, "Config"))
-    parts.append(_table("Top level", "", [key for key in top if not key.kind.endswith("Section")]))
-    for key in top:
-        if key.kind.endswith("Section"):
-            parts.append(_table(f"`{key.name}`", f"{key.name}.", section_keys(config, key.kind)))
-    parts.append(_table("`env.webshop`", "env.webshop.", section_keys(options, "WebShopOptions")))
+    sections = {field.name: field.type for field in msgspec.structs.fields(Config) if _is_section(field.type)}
+    parts.append(_table("Top level", "", [key for key in section_keys(Config) if key.name not in sections]))
+    for name, section in sections.items():
+        parts.append(_table(f"`{name}`", f"{name}.", section_keys(section)))
+    parts.append(_table("`env.webshop`", "env.webshop.", section_keys(WebShopOptions)))
     return "\n".join(parts)
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _table(title: str, prefix: str, keys: Iterator[Key] | list[Key]) -> str:

@@ -80,6 +80,11 @@ class WebShop:
         """Names the contents of the files: two worlds with the same hash and options have the same tasks."""
         return self.catalog.hash
 
+    @property
+    def world_id(self) -> str:
+        """Stored with every trajectory."""
+        return self.catalog_hash
+
     def num_tasks(self, split: Split) -> int:
         """Number of goals in the split; its first n are the split's fixed panel of n."""
         return len(self._numbers[split])

@@ -123,6 +123,7 @@ async def test_a_trajectory_holds_what_was_read_written_and_paid() -> None:
     assert (header.won, header.score, header.truncated) == (True, 0.5, False)
     assert (header.lease_id, header.group, header.member, header.task_index) == (11, 2, 1, 3)
     assert (header.actor, header.incarnation, header.kv_policy) == ("actor-0", 1, "scripted")
+    assert header.world_id == "even"
     assert trajectory.versions.tolist() == [4] * (4 + 5)
     assert second[3].tolist() == [-0.5] * 5
     assert header.started_s <= header.finished_s

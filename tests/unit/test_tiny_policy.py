@@ -67,12 +67,22 @@ def make_model(seed: int = 0) -> TinyQwen2:
 
 
 def test_a_word_is_one_id_in_the_goal_on_the_page_and_in_the_action(tokenizer: Any) -> None:
-    encode = text_encoder(tokenizer)
-    black = encode("[SEP] black [SEP]")[1:2]
-    assert len(black) == 1
-    assert encode("Find me lotion with color: black, and size: small")[4:5] == black
-    assert encode("<think> color: black</think>")[2:3] == black
-    assert encode("click[black]")[1:2] == black
+    texts = [
+        ("Find me tea tree lotion with color: black, and size: mini", " color: "),
+        ("color [SEP] black [SEP] red", "[SEP]"),
+        ("<think> color: black</think>", " color: "),
+        ("<action>click[black]</action>", "click["),
+    ]
+    followers = set()
+    for text, marker in texts:
+        tokens = tokenizer.convert_ids_to_tokens(text_encoder(tokenizer)(text))
+        followers.add(tokens[tokens.index(marker) + 1])
+    assert followers == {"black"}
+
+
+def test_a_query_with_options_keeps_its_blanks(tokenizer: Any) -> None:
+    response = "<think>find it</think><action>search[tea tree lotion with color: black, and size: mini]</action>"
+    assert tokenizer.decode(text_encoder(tokenizer)(response)) == response
 
 
 def test_markers_leave_no_stray_blanks(tokenizer: Any) -> None:

@@ -48,6 +48,7 @@ def test_webshop_satisfies_the_contracts(files: dict[str, str]) -> None:
     env: Env = world.new_env()
     assert [world.num_tasks(split) for split in SPLITS] == [4, 2, 2]
     assert env is not None
+    assert world.world_id == make_world(files).catalog_hash  # type: ignore[attr-defined]
 
 
 async def test_a_perfect_purchase_wins_ten(files: dict[str, str]) -> None:

@@ -87,7 +87,9 @@ def describe_plan(
     else:
         lines += _memory(config, model, shape, model_bytes)
     panel = min(config.evaluation.n, num_tasks.get("validation", 0))
-    if panel < config.evaluation.n:
+    if panel == 0:
+        lines.append("evaluation   none")
+    elif panel < config.evaluation.n:
         lines.append(f"evaluation   {panel} tasks, the whole validation split (evaluation.n={config.evaluation.n})")
     else:
         lines.append(f"evaluation   {panel} validation tasks before and after, T={config.evaluation.temperature}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from transformers import AutoModelForCausalLM
 
 from async_agent_rl.metrics import UpdateRecord, read_metrics
 
@@ -140,6 +141,34 @@ def test_a_role_told_to_stop_ends_the_run_too(start: Callable[..., Launched]) ->
     assert time.monotonic() - began < 10
     assert "actor-0" in err
     assert _all_gone(roles, 1) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB; mounting one takes root."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_its_cause_and_spares_the_checkpoint(
+    small_disk: Path, project_root: Path
+) -> None:
+    command = [sys.executable, "-m", "async_agent_rl.launch", *SMALL, "train.updates=200", f"run.dir={small_disk}"]
+    result = subprocess.run(command, cwd=project_root, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "No space left on device" in result.stderr
+    (folder,) = small_disk.iterdir()
+    kept = sorted((folder / "checkpoints").glob("v*"))
+    assert kept
+    AutoModelForCausalLM.from_pretrained(kept[-1], local_files_only=True)  # whole and readable
+    assert not list((folder / "checkpoints").glob("*tmp*"))
 
 
 def test_no_role_outlives_a_killed_launcher(start: Callable[..., Launched]) -> None:

@@ -31,7 +31,8 @@ class Timing:
 
     welcome_s: float = 20.0
     """For the answer to the Hello."""
-    beat_s: float = 1.0
+    beat_s: float = 0.25
+    """Between heartbeats; they carry the counters from which the rates of short updates are computed."""
     resend_s: float = 5.0
     """A result without Ack is sent again after this long."""
     silence_s: float = 15.0

@@ -208,4 +208,5 @@ def _turn_info(turn: Played) -> TurnInfo:
         is_admissible=turn.result.is_admissible,
         response_cut=turn.answer.finish == "length",
         history_dropped=turn.prompt.choice,
+        prompt_cut=turn.prompt.is_cut,
     )

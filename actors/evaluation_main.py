@@ -17,7 +17,7 @@ import msgspec
 from actors.evaluation import run_evaluation
 from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_RUN_FAILED, AsyncAgentRLError, InputError
 from async_agent_rl.reports import EvaluationJob
-from async_agent_rl.role_main import die_with
+from async_agent_rl.role_main import die_with, leave
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,4 +57,4 @@ def _run(job: EvaluationJob) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -29,7 +29,7 @@ from async_agent_rl.env import World
 from async_agent_rl.model_files import load_model, load_tokenizer, resolve_model_path
 from async_agent_rl.plugins import load_world
 from async_agent_rl.protocol import ActorStats, Lease, LeaseFailed
-from async_agent_rl.role_main import run_role
+from async_agent_rl.role_main import leave, run_role
 from async_agent_rl.roles import RoleSpec
 from async_agent_rl.weights import WeightStore
 
@@ -222,4 +222,4 @@ def _body(spec: RoleSpec, stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -266,7 +266,7 @@ class CheckpointSection(Section, frozen=True, kw_only=True):
     every: int = 10
     """Updates between checkpoints; one is always written at the end."""
     keep: int = 3
-    """The newest ones kept; with evaluation.curve all of them are kept until the curve is drawn."""
+    """The newest ones kept, beside the start policy; each is a point on the learning curve."""
 
     def __post_init__(self) -> None:
         _require(self.every >= 1, "checkpoint.every", self.every, "must be at least 1")

@@ -5,7 +5,7 @@ Knows nothing of how they are measured. Written by the learner, read by the laun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -56,12 +56,16 @@ class UpdateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Share of rows."""
     admissible: float
     """Share of rows."""
+    prompts_shortened: float
+    """Share of rows whose history was shortened, or whose prompt was cut, to fit the token budget."""
+    responses_cut: float
+    """Share of rows that ran into the token limit."""
     loss: float
     policy_loss: float
     kl: float
     """Mean KL to the reference policy; 0 when it is not computed."""
     entropy: float
-    """Mean per token, nats; nan when it is not computed."""
+    """Mean per token, nats, over the rows that were scored; 0 when there were none."""
     clip_fraction: float
     grad_norm: float
     effective_sample_size: float
@@ -89,34 +93,37 @@ def _complete_records(path: Path) -> Iterator[UpdateRecord]:
         yield msgspec.json.decode(line, type=UpdateRecord)
 
 
-def format_update(record: UpdateRecord, updates: int, staleness_max: int) -> str:
-    """One readable line.
+def format_update(recent: Sequence[UpdateRecord], updates: int, staleness_max: int) -> str:
+    """One readable line for the newest update.
 
     Args:
-        record: the update.
+        recent: the last updates, newest last, at least one.
         updates: how many the run will do.
         staleness_max: the bound in force; the line says so when a larger one would buy nothing.
     """
+    record = recent[-1]
     width = len(str(updates))
     line = (
-        f"v{record.version:0{width}d}/{updates}  success {record.success:5.1%}  score {record.score:.2f}  "
+        f"v{record.version:0{width}d}/{updates}  success {record.success:6.1%}  score {record.score:.2f}  "
         f"reward {record.reward:5.2f}  len {record.episode_length:4.1f}  "
-        f"stale {record.staleness_mean:.1f} (max {record.staleness_max})  "
-        f"queue {record.groups_ready} ready {record.groups_in_flight} live  "
-        f"gen {record.rows_generated_per_s:.0f} rows/s  train {record.rows_trained_per_s:.0f} rows/s  "
-        f"waited: learner {record.learner_wait_s:.1f}s actors {record.actor_lease_wait_s:.1f}s lease "
-        f"{record.actor_env_wait_s:.1f}s env"
+        f"stale {record.staleness_mean:.1f}/{staleness_max}  "
+        f"queue {record.groups_ready:2d} ready {record.groups_in_flight:2d} live  "
+        f"gen {record.rows_generated_per_s:4.0f} rows/s  train {record.rows_trained_per_s:4.0f} rows/s  "
+        f"waited: learner {record.learner_wait_s:.1f}s, actors {record.actor_lease_wait_s:.1f}s for leases "
+        f"{record.actor_env_wait_s:.1f}s for envs"
     )
-    if is_learner_bound(record, staleness_max):
-        line += "  [learner-bound: a larger staleness.max buys nothing]"
+    if is_learner_bound(recent[-BOUND_WINDOW:], staleness_max):
+        line += "  [actors outrun the learner: a larger staleness.max buys nothing]"
     return line
 
 
-def is_learner_bound(record: UpdateRecord, staleness_max: int) -> bool:
-    """The actors stood waiting for the bound while the learner never waited for them."""
-    total = record.learner_busy_s + record.learner_wait_s
-    return (
-        staleness_max > 0
-        and record.admission_blocked_s > 0.05 * total
-        and record.learner_wait_s < 0.05 * record.learner_busy_s
-    )
+BOUND_WINDOW = 5
+"""Updates over which the two waits are compared."""
+
+
+def is_learner_bound(recent: Sequence[UpdateRecord], staleness_max: int) -> bool:
+    """Over these updates the actors stood waiting for the bound while the learner hardly waited for them."""
+    busy_s = sum(record.learner_busy_s for record in recent)
+    waited_s = sum(record.learner_wait_s for record in recent)
+    blocked_s = sum(record.admission_blocked_s for record in recent)
+    return staleness_max > 0 and blocked_s > 0.1 * (busy_s + waited_s) and waited_s < 0.05 * busy_s

@@ -104,6 +104,8 @@ class TurnInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The response hit the token limit."""
     history_dropped: int = 0
     """History records left out to fit the token budget."""
+    prompt_cut: bool = False
+    """Even without history the prompt was too long and lost its middle."""
 
 
 class TrajectoryDone(Message, frozen=True, kw_only=True):
@@ -163,7 +165,7 @@ class ActorStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Actor -> buffer, about once a second."""
+    """Actor -> buffer, a few times a second."""
 
     stats: ActorStats
 

@@ -6,6 +6,7 @@ Knows nothing of what a role does.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import structlog
@@ -102,6 +104,18 @@ def _leave_cause(spec: RoleSpec, error: Exception) -> int:
     except OSError as disk_error:  # a full disk must not hide the cause: stderr still has it
         sys.stderr.write(f"{spec.name}: the cause could not be written: {disk_error}\n")
     return code
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once, after `main` has let go of everything.
+
+    The interpreter's own teardown of torch, transformers and spaCy takes seconds on a busy machine, longer than a role
+    may take to stop.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def die_with(launcher_pid: int) -> None:

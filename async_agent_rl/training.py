@@ -10,10 +10,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-import msgspec
 
 from async_agent_rl.buffer.main import wait_for_addresses
 from async_agent_rl.cluster.local import LocalCluster, RoleProcess
@@ -21,8 +20,9 @@ from async_agent_rl.config import Config
 from async_agent_rl.console import Console
 from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, InputError, RunError
 from async_agent_rl.metrics import UpdateRecord, format_update, read_metrics
+from async_agent_rl.panels import Panel, PanelRunner
 from async_agent_rl.preflight import Plan
-from async_agent_rl.reports import EvaluationJob, EvaluationReport
+from async_agent_rl.reports import EvaluationReport
 from async_agent_rl.role_main import read_failure
 from async_agent_rl.roles import RoleSpec, write_role_spec
 from async_agent_rl.run_folder import RunFolder, create_run_folder
@@ -33,6 +33,7 @@ _START_DEADLINE_S = 60.0
 _LEARNER_STOP_S = 6.0
 _OTHERS_STOP_S = 2.0
 _DRAIN_S = 10.0
+_EARLY_END_GRACE_S = 5.0
 
 
 class RunInterruptedError(Exception):
@@ -50,6 +51,7 @@ class TrainingRun:
         self._folder: RunFolder = create_run_folder(config)
         self._cluster = LocalCluster(self._folder.path)
         self._records: list[UpdateRecord] = []
+        self._ended_early_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,12 +66,13 @@ class TrainingRun:
         self._console.say(f"run folder   {self._folder.path}")
         started = time.monotonic()
         try:
-            before = self._evaluate("before", str(self._plan.model_path))
+            start = str(self._plan.model_path)
+            reports = self._evaluate([Panel(0, start, temperature) for temperature in self._temperatures()])
             self._train()
-            after = self._evaluate("after", str(self._latest_checkpoint()))
+            reports += self._evaluate(self._later_panels())
         except RunInterruptedError:
             return self._end_interrupted()
-        self._summarize(before, after, time.monotonic() - started)
+        self._summarize(reports, time.monotonic() - started)
         return EXIT_OK
 
     # --- roles -------------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ class TrainingRun:
         with self._console.progress("training", total) as bar:
             while learner.exit_code is None:
                 self._check_roles()
+                self._check_early_end(roles)
                 self._show_new_updates(bar.reach)
                 self._pause()
             self._check_roles()
@@ -133,6 +137,21 @@ class TrainingRun:
             raise InputError(text)
         raise RunError(f"{failed.name} {failed.describe_end()}: {text}; {where}")
 
+    def _check_early_end(self, roles: list[RoleProcess]) -> None:
+        """A role that ended in peace (somebody sent it SIGTERM) while the learner still needs it is a dead role too.
+
+        At the regular end the others may be gone a moment before the learner, hence the grace.
+
+        Raises:
+            RunError: names the role.
+        """
+        ended = [role for role in roles if role.exit_code == EXIT_OK and role.name != "learner"]
+        if not ended:
+            return
+        self._ended_early_s = self._ended_early_s or time.monotonic()
+        if time.monotonic() - self._ended_early_s > _EARLY_END_GRACE_S:
+            raise RunError(f"{ended[0].name} ended with status 0 although the run was not over; was it told to stop?")
+
     def _pause(self) -> None:
         if self._interrupted.wait(_POLL_S):
             raise RunInterruptedError
@@ -141,77 +160,74 @@ class TrainingRun:
         for record in read_metrics(self._folder.path)[len(self._records) :]:
             self._records.append(record)
             bound = self._config.effective_staleness
-            self._console.say(format_update(record, self._config.train.updates, bound))
+            self._console.say(format_update(self._records, self._config.train.updates, bound))
             reach(record.version)
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    def _evaluate(self, when: str, model_path: str) -> list[EvaluationReport]:
-        """Score one model folder on the validation panel, sampled and greedy at the same time."""
-        if self._plan.num_panel_tasks == 0:
-            return []
+    def _temperatures(self) -> list[float]:
         evaluation = self._config.evaluation
-        temperatures = sorted({evaluation.temperature, 0.0} if evaluation.greedy else {evaluation.temperature})
-        threads = max(1, (os.cpu_count() or 1) // len(temperatures))
-        roles, outs = [], []
-        for temperature in temperatures:
-            name = f"evaluate-{when}-{'greedy' if temperature == 0 else f'T{temperature:g}'}"
-            out = self._folder.evaluations / f"{name}.json"
-            job = EvaluationJob(
-                config=self._config,
-                model_path=model_path,
-                split="validation",
-                n=self._plan.num_panel_tasks,
-                temperature=temperature,
-                seed=self._config.run.seed,
-                threads=threads,
-                out=str(out),
-                launcher_pid=os.getpid(),
-            )
-            job_file = self._folder.evaluations / f"{name}.job.json"
-            job_file.write_bytes(msgspec.json.encode(job))
-            roles.append(self._cluster.start(name, "actors.evaluation_main", job_file, threads))
-            outs.append(out)
-        self._console.say(f"evaluating {when} training: {self._plan.num_panel_tasks} validation tasks ...")
-        while any(role.exit_code is None for role in roles):
+        return sorted({evaluation.temperature, 0.0} if evaluation.greedy else {evaluation.temperature}, reverse=True)
+
+    def _evaluate(self, panels: list[Panel]) -> list[tuple[int, EvaluationReport]]:
+        """Score the panels and say what came out; (version, report) of each."""
+        if self._plan.num_panel_tasks == 0 or not panels:
+            return []
+        names = ", ".join(sorted({f"v{panel.version}" for panel in panels}))
+        self._console.say(f"evaluating {names} on {self._plan.num_panel_tasks} validation tasks ...")
+
+        def watch() -> None:
             self._check_roles()
             self._pause()
-        self._check_roles()
-        reports = [msgspec.json.decode(out.read_bytes(), type=EvaluationReport) for out in outs]
-        for report in reports:
-            self._console.say(f"{when:7s} {report.line()}")
+
+        runner = PanelRunner(self._config, self._folder, self._cluster, self._plan.num_panel_tasks)
+        reports = [(panel.version, report) for panel, report in zip(panels, runner.run(panels, watch), strict=True)]
+        for version, report in reports:
+            self._console.say(f"v{version:<4d} {report.line()}")
         return reports
+
+    def _later_panels(self) -> list[Panel]:
+        """The final policy in every way of decoding; the kept ones between for the curve, sampled only."""
+        found = [(int(path.name[1:]), str(path)) for path in self._checkpoints()]
+        version, path = found[-1]
+        between = [Panel(number, folder, self._temperatures()[0]) for number, folder in found[:-1] if number > 0]
+        return [*between, *(Panel(version, path, temperature) for temperature in self._temperatures())]
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def _latest_checkpoint(self) -> str:
+    def _checkpoints(self) -> list[Path]:
+        """Kept checkpoints by version.
+
+        Raises:
+            RunError: the learner left none.
+        """
         found = sorted(path for path in self._folder.checkpoints.glob("v*") if path.is_dir())
         if not found:
             raise RunError(f"the learner left no checkpoint in {self._folder.checkpoints}")
-        return str(found[-1])
+        return found
 
     def _end_interrupted(self) -> int:
         self._console.say("interrupted: the learner saves a checkpoint, everything ends ...")
         learners = [role for role in self._cluster.roles if role.name == "learner"]
         self._cluster.terminate(learners, _LEARNER_STOP_S)
         self._cluster.end_all(_OTHERS_STOP_S)
-        checkpoints = sorted(path.name for path in self._folder.checkpoints.glob("v*") if path.is_dir())
-        kept = f"checkpoint {self._folder.checkpoints / checkpoints[-1]}" if checkpoints else "no checkpoint yet"
-        self._console.say(f"kept: {kept}")
+        kept = sorted(path for path in self._folder.checkpoints.glob("v*") if path.is_dir())
+        self._console.say(f"kept: checkpoint {kept[-1]}" if kept else "kept: nothing was trained yet")
         return EXIT_INTERRUPTED
 
-    def _summarize(self, before: list[EvaluationReport], after: list[EvaluationReport], seconds: float) -> None:
-        version = self._records[-1].version if self._records else 0
-        panels = [(0, report) for report in before] + [(version, report) for report in after]
+    def _summarize(self, reports: list[tuple[int, EvaluationReport]], seconds: float) -> None:
         draw_learning_curve(
             self._folder.learning_curve,
             f"{self._config.run.name}, {self._config.mode}, seed {self._config.run.seed}",
             self._records,
-            panels,
+            reports,
             self._config.trajectories_per_update,
         )
+        last = max((version for version, _ in reports), default=0)
+        before = [report for version, report in reports if version == 0]
+        after = [report for version, report in reports if version == last]
         for line in comparison_lines(before, after):
             self._console.say(line)
-        self._console.say(f"model        {self._latest_checkpoint()}")
+        self._console.say(f"model        {self._checkpoints()[-1]}")
         self._console.say(f"curve        {self._folder.learning_curve}")
         self._console.say(f"folder       {self._folder.path}  ({seconds / 60:.1f} min)")

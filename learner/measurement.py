@@ -84,6 +84,8 @@ class Measurement:
             admission_blocked_s=self._newly_blocked_s,
             format_ok=_mean([float(turn.format_ok) for turn in turns]),
             admissible=_mean([float(turn.is_admissible) for turn in turns]),
+            prompts_shortened=_mean([float(turn.history_dropped > 0 or turn.prompt_cut) for turn in turns]),
+            responses_cut=_mean([float(turn.response_cut) for turn in turns]),
             loss=stats.loss,
             policy_loss=stats.policy_loss,
             kl=stats.kl,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,14 +37,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
+def _one_torch_thread() -> None:
     """Tests must not depend on the number of cores; only touches torch where a test has loaded it."""
-    import sys
-
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    yield
 
 
 @pytest.fixture

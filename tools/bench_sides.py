@@ -62,13 +62,15 @@ def _actors_alone(config: Config, model_path: Path) -> tuple[list[float], list[l
     num_tasks = load_world(config.env).num_tasks("train")
     cluster = LocalCluster(folder.path)
     try:
-        addresses = _start(cluster, folder, config, num_tasks)
+        addresses = start_rollout_side(cluster, folder, config, num_tasks)
         return _play_learner(cluster, folder, config, model_path, addresses)
     finally:
         cluster.end_all()
 
 
-def _start(cluster: LocalCluster, folder: RunFolder, config: Config, num_tasks: int) -> BufferAddresses:
+def start_rollout_side(cluster: LocalCluster, folder: RunFolder, config: Config, num_tasks: int) -> BufferAddresses:
+    """Start a buffer and the actors of a run, without learner or launcher; the caller ends the cluster."""
+
     def spec(name: str, router: str, hints: str) -> Path:
         return write_role_spec(
             RoleSpec(

@@ -119,7 +119,8 @@ def decide(world: WebShop, session: Session, habits: Habits) -> Decision | None:
         if option.group not in session.options:
             if option.value not in session.page.clickables:
                 return None
-            return Decision(Skill.OPTION, f"{option.group}: {option.value}", f"click[{option.value}]")
+            # With the blank it has in the instruction, so that the tokens are the same as well.
+            return Decision(Skill.OPTION, f" {option.group}: {option.value}", f"click[{option.value}]")
     return Decision(Skill.BUY, "buy it", "click[buy now]")
 
 

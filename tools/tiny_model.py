@@ -275,6 +275,7 @@ def save_model(model: TinyQwen2, eos_id: int, pad_id: int, folder: pathlib.Path)
         raise RuntimeError(f"the tiny model's names differ from transformers': {missing=} {unexpected=}")
     full.tie_weights()
     full.save_pretrained(str(folder))
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it readable by the owner only
 
 
 def load_model(folder: pathlib.Path) -> TinyQwen2:

@@ -27,15 +27,12 @@ EOS = "<eos>"
 PAD = "<pad>"
 MARKERS: tuple[str, ...] = (
     "[SEP]",
-    "<think>",
     "</think>",
     "<action>",
     "</action>",
     "search[",
     "click[",
-    # Where a value or the description of the product is copied from.
-    "color:",
-    "size:",
+    # Where the description of the product is copied from.
     "Find me",
     # Phrases of the pages that never change; one token each keeps prompts short.
     "Task:",
@@ -63,8 +60,9 @@ MARKERS: tuple[str, ...] = (
     "buy now",
     "|",
 )
-PLAIN_MARKERS: tuple[str, ...] = ("]", ".99", ".95", ".49")
-"""The end of an action and the cents of the catalogue's prices. They eat no blanks."""
+PLAIN_MARKERS: tuple[str, ...] = ("<think>", " color: ", " size: ", "]", ".99", ".95", ".49")
+"""They eat no blanks. The two options bring their own, so that a query copied from the instruction keeps them when it
+is decoded: without, `with color: black` would be searched as the one word `withcolor:black`."""
 
 _ASIN = re.compile(rf"\b(?:{'|'.join(SYLLABLES)})+\b")
 

@@ -7,6 +7,9 @@ How it departs from `model.generate`:
 3. Decoding writes the cache in place, and finished rows leave it.
 4. Each row's noise comes from its own seed, and the log-prob is that of the distribution sampled from.
 
+A forward pass written by hand for Qwen2 (fused projections, no module calls) was measured at 1.3 times the speed end
+to end for the shipped policy: too little to give up that any causal LM works.
+
 Models that are not plain full attention (sliding windows, linear attention) get batches of equally long prompts and
 transformers' own cache, so that no padding and no mask of ours is involved. Knows nothing of asyncio, weights'
 origin or text.
@@ -35,6 +38,8 @@ DECODE_TOKENS = 65_536
 """Cached tokens (rows x longest) decoded together at most; bounds the memory."""
 PREFILL_TOKENS = 3_200
 """Padded prompt tokens per prefill pass: small enough for the activations to stay in the processor's cache."""
+PASS_TOKENS = 250
+"""What a prefill pass costs whatever is in it, in tokens; padding beyond this is worth another pass."""
 _COMPACT_SHARE = 0.85
 """Finished rows leave the cache once fewer than this share of its rows is live; the copy costs about a step."""
 
@@ -181,10 +186,14 @@ class BatchDecoder:
             return
         start = 0
         for end in range(1, len(prompts) + 1):
-            # Prompts ascend in length, so the next one sets the padded width.
-            if end == len(prompts) or (end - start + 1) * len(prompts[end]) > PREFILL_TOKENS:
-                yield slice(start, end)
-                start = end
+            # Prompts ascend in length, so the next one sets the padded width of those before it.
+            if end < len(prompts):
+                width = len(prompts[end])
+                padding = (end - start) * (width - len(prompts[end - 1]))
+                if padding <= PASS_TOKENS and (end - start + 1) * width <= PREFILL_TOKENS:
+                    continue
+            yield slice(start, end)
+            start = end
 
     def _prefill_piece(self, prompts: Sequence[IntArray]) -> tuple[Any, Tensor]:
         lengths = [len(prompt) for prompt in prompts]

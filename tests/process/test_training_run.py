@@ -129,6 +129,19 @@ def test_a_killed_role_ends_the_run_with_its_name(victim: str, start: Callable[.
     assert _all_gone(roles, 1) == []
 
 
+def test_a_role_told_to_stop_ends_the_run_too(start: Callable[..., Launched]) -> None:
+    run = start(*SMALL, "train.updates=1000")
+    run.wait_until(lambda: len(run.records()) >= 1)
+    roles = run.roles()
+    began = time.monotonic()
+    run.role("actor-0").terminate()
+    code, out, err = run.finish(30)
+    assert code == 1, out + err
+    assert time.monotonic() - began < 10
+    assert "actor-0" in err
+    assert _all_gone(roles, 1) == []
+
+
 def test_no_role_outlives_a_killed_launcher(start: Callable[..., Launched]) -> None:
     run = start(*SMALL, "train.updates=1000")
     run.wait_until(lambda: len(run.records()) >= 1)

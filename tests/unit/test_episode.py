@@ -155,12 +155,14 @@ async def test_the_longest_prompt_that_fits_is_sent() -> None:
     trajectory = await play(EvenWorld({}), ScriptedEngine("a", "b"), rules)
     assert [turn.num_prompt_tokens for turn in trajectory.header.turns] == [13, 13]
     assert [turn.history_dropped for turn in trajectory.header.turns] == [1, 1]
+    assert not any(turn.prompt_cut for turn in trajectory.header.turns)
 
 
 async def test_a_prompt_that_never_fits_loses_its_middle() -> None:
     rules = dataclasses.replace(RULES, max_prompt_tokens=9)
     trajectory = await play(EvenWorld({"steps": 1}), ScriptedEngine("a"), rules)
     assert tiny_tokenizer().decode(trajectory.prompt_ids) == "tasktep 0"
+    assert [turn.prompt_cut for turn in trajectory.header.turns] == [True]
 
 
 async def test_a_world_that_breaks_fails_the_lease_and_is_closed() -> None:

@@ -19,7 +19,7 @@ from envs.webshop.projection import project_strictly
 from tools import warm_start
 from tools.behaviour_cloning import BatchMaker, Row, Stage, Trainer, cut_prompt, exact_share, make_row, response_loss
 from tools.catalog_words import SYLLABLES
-from tools.shopper import Demonstration, Habits, Query, Skill, demonstrate, write_query
+from tools.shopper import Demonstration, Habits, ProductRule, Query, Skill, demonstrate, write_query
 from tools.tiny_model import TinyQwen2, TinyShape, initialise, load_model
 from tools.tiny_model import save_model as save_tiny_model
 from tools.tiny_tokenizer import build_tokenizer, save_tokenizer, syllable_ids, text_encoder
@@ -70,8 +70,8 @@ def test_a_word_is_one_id_in_the_goal_on_the_page_and_in_the_action(tokenizer: A
     encode = text_encoder(tokenizer)
     black = encode("[SEP] black [SEP]")[1:2]
     assert len(black) == 1
-    assert encode("Find me, with color: black, and size: small")[4:5] == black
-    assert encode("<think>color: black</think>")[2:3] == black
+    assert encode("Find me lotion with color: black, and size: small")[4:5] == black
+    assert encode("<think> color: black</think>")[2:3] == black
     assert encode("click[black]")[1:2] == black
 
 
@@ -232,7 +232,9 @@ def test_copying_is_learned_from_a_handful_of_rows() -> None:
     assert exact_share(model, rows)[Skill.OPTION] == 1.0
 
 
-def test_a_rebuild_gives_the_same_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_gives_the_same_files(
+    world: WebShop, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm_start, "NUM_CLEAN_EPISODES", 20)
     monkeypatch.setattr(warm_start, "NUM_HABIT_EPISODES", 20)
     short = [
@@ -242,7 +244,7 @@ def test_a_rebuild_gives_the_same_files(tmp_path: pathlib.Path, monkeypatch: pyt
     monkeypatch.setattr(warm_start, "CLEAN_LESSONS", tuple(short[:-1]))
     monkeypatch.setattr(warm_start, "HABIT_LESSON", short[-1])
     for name in ("one", "two"):
-        warm_start.build(7, tmp_path / name, None)
+        warm_start.build(world, 7, tmp_path / name)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         one, two = (hashlib.sha256((tmp_path / name / file).read_bytes()).digest() for name in ("one", "two"))
         assert one == two
@@ -265,18 +267,21 @@ def test_the_checkpoint_survives_saving(tmp_path: pathlib.Path, tokenizer: Any, 
 
 
 def test_the_checkpoint_has_the_skills_but_leaves_the_second_option_out(world: WebShop, tokenizer: Any) -> None:
-    model = load_model(SHIPPED)
-    encode = text_encoder(tokenizer)
-    indices = [i for i in range(200) if len(world.goal("validation", i).options) == 2][:20]
-    searched = skipped = 0.0
-    for index in indices:
-        search, _, _, second, _ = asyncio.run(demonstrate(world, "validation", index, Habits()))
-        searched += exact_share(model, [make_row(search, search.prompt, encode, tokenizer.eos_token_id)])[Skill.SEARCH]
-        bought_early = Demonstration(
-            skill=Skill.BUY, prompt=second.prompt, response="<think>buy it</think><action>click[buy now]</action>"
-        )
-        skipped += exact_share(model, [make_row(bought_early, second.prompt, encode, tokenizer.eos_token_id)])[
-            Skill.BUY
-        ]
-    assert searched >= 18
-    assert skipped >= 16
+    first = Habits(product_rule=ProductRule.FIRST)
+    indices = [i for i in range(200) if len(world.goal("validation", i).options) == 2]
+    wanted: list[Demonstration] = []
+    faults: list[Demonstration] = []
+    for index in indices[:40]:
+        episode = asyncio.run(demonstrate(world, "validation", index, first))
+        if len(episode) == 5:  # otherwise the first result lacks an option and the shopper gives up
+            second, buy = episode[3:]
+            wanted += episode[:3]
+            faults.append(dataclasses.replace(buy, prompt=second.prompt))
+    model, encode = load_model(SHIPPED), text_encoder(tokenizer)
+
+    def shares(steps: list[Demonstration]) -> dict[Skill, float]:
+        return exact_share(model, [make_row(step, step.prompt, encode, tokenizer.eos_token_id) for step in steps])
+
+    assert len(faults) >= 20
+    assert min(shares(wanted)[skill] for skill in (Skill.SEARCH, Skill.PRODUCT, Skill.OPTION)) >= 0.8
+    assert shares(faults)[Skill.BUY] >= 0.8

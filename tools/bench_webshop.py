@@ -57,8 +57,9 @@ def checks_of(steps: StepFigures, catalog: CatalogFigures | None) -> list[Check]
             Check("share of products with the 100th stem", catalog.share_of_100th_stem * 100, 5, "%", at_most=False),
             Check("opening", catalog.open_s, 3, "s"),
             Check("private memory of a process", catalog.private_mb, 300, "MB"),
-            Check("memory while building", catalog.build_peak_mb, 6000, "MB"),
         ]
+        if catalog.build_peak_mb is not None:
+            checks.append(Check("memory while building", catalog.build_peak_mb, 6000, "MB"))
     return checks
 
 

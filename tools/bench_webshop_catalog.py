@@ -23,6 +23,7 @@ import psutil
 from async_agent_rl.errors import EXIT_OK, InputError
 from envs.webshop.env import WebShop
 from envs.webshop.index import InvertedIndex
+from envs.webshop.store import MANIFEST
 from envs.webshop.store_build import CatalogFiles, open_or_build
 from tools.large_catalog import write_large_catalog
 
@@ -39,10 +40,10 @@ class CatalogFigures:
     num_stems: int
     share_of_100th_stem: float
     """Of the products, those with the 100th most frequent stem."""
-    build_s: float
-    """Wall time; a build that was paused or disturbed takes longer than it need."""
-    build_cpu_s: float
-    build_peak_mb: float
+    build_s: float | None
+    """Wall time; None for a store that was there before. A build that is paused takes longer than it need."""
+    build_cpu_s: float | None
+    build_peak_mb: float | None
     store_mb: float
     open_s: float
     """From the options to a shop that is ready, without the import of the packages."""
@@ -97,15 +98,17 @@ def _files(data: pathlib.Path) -> CatalogFiles:
     return CatalogFiles(*(data / name for name in _FILES))
 
 
-def _build(data: pathlib.Path, cache: pathlib.Path) -> dict[str, float]:
+def _build(data: pathlib.Path, cache: pathlib.Path) -> dict[str, float | None]:
+    before = set(cache.glob(f"*/{MANIFEST}"))
     start, start_cpu = time.perf_counter(), time.process_time()
     store = open_or_build(_files(data), cache)
     sizes = [path.stat().st_size for path in cache.glob(f"{store.manifest.catalog_hash}-*/*")]
+    is_new = set(cache.glob(f"*/{MANIFEST}")) != before
     return {
-        "build_s": time.perf_counter() - start,
-        "build_cpu_s": time.process_time() - start_cpu,
+        "build_s": time.perf_counter() - start if is_new else None,
+        "build_cpu_s": time.process_time() - start_cpu if is_new else None,
         # Kilobytes on Linux.
-        "build_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "build_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if is_new else None,
         "store_mb": sum(sizes) / 1e6,
     }
 

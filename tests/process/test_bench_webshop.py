@@ -40,6 +40,7 @@ def test_a_large_catalogue_is_made_once_and_measured_again(tmp_path: pathlib.Pat
     first = measure_catalog(tmp_path / "data", 5_000, tmp_path / "cache")
     again = measure_catalog(tmp_path / "data", 5_000, tmp_path / "cache")
     assert first.num_products == again.num_products == 5_000
+    assert first.build_s is not None
     assert first.build_s == again.build_s > first.open_s
     assert again.num_queries > 1_000
     assert 0 < again.search_p50_ms <= again.search_p99_ms <= again.search_worst_ms

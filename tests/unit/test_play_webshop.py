@@ -42,7 +42,9 @@ def play(world: WebShop, lines: Sequence[str], *, shown: str = "all", split: Spl
     return written.getvalue()
 
 
-async def test_a_visit_shows_what_the_environment_tells_the_agent(world: WebShop) -> None:
+@pytest.mark.parametrize("mode", ["text", "text_rich", "html", "url"])
+async def test_a_visit_shows_what_the_environment_tells_the_agent(mode: str, tmp_path: Path) -> None:
+    world = make_world(write_shop(tmp_path), mode=mode)
     visit = await open_visit(world, "train", 0)
     env = world.new_env()
     seen = await env.reset(Task(split="train", index=0, seed=0))

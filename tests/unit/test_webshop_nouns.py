@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 from rich.console import Console
 
 from async_agent_rl.errors import InputError
+from envs.webshop.env import WebShop
 from envs.webshop.noun_cache import CachedNounTagger
 from envs.webshop.nouns import SpacyNounTagger
+from tests.webshop_samples import raw_product, write_files
 
 
 class CountingTagger:
@@ -94,3 +97,22 @@ def test_the_version_names_model_and_spacy_without_loading_them() -> None:
     tagger = SpacyNounTagger()
     assert tagger.version.startswith(f"{tagger.model}-")
     assert "-spacy-3." in tagger.version
+
+
+def test_the_titles_of_goals_are_read_before_the_first_episode(tmp_path: Path) -> None:
+    names = {"A1": "Oak Table", "A2": "Red Dress"}
+    records = [raw_product(asin, name=name) for asin, name in names.items()]
+    mined = {asin: {"attributes": ["solid wood"]} for asin in names}
+    mined["A1"] |= {"instruction": "Find me tables", "instruction_attributes": ["solid wood"]}
+    options = write_files(tmp_path, records, mined) | {"cache": str(tmp_path / "cache")}
+    world = WebShop(options)
+    world.new_env()
+    (database,) = (tmp_path / "cache" / "nouns").glob(f"{world.catalog_hash}-en_core_web_sm*.sqlite")
+    rows = sqlite3.connect(database).execute("SELECT title FROM nouns").fetchall()
+    assert rows == [("Oak Table",)]
+
+
+def test_a_small_catalogue_writes_nothing_unless_told_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    WebShop({}).new_env()
+    assert list(tmp_path.iterdir()) == []

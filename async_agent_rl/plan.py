@@ -92,7 +92,10 @@ def describe_plan(
     elif panel < config.evaluation.n:
         lines.append(f"evaluation   {panel} tasks, the whole validation split (evaluation.n={config.evaluation.n})")
     else:
-        lines.append(f"evaluation   {panel} validation tasks before and after, T={config.evaluation.temperature}")
+        lines.append(
+            f"evaluation   {panel} validation tasks before and after, T={config.evaluation.temperature}"
+            f"{' and greedy' if config.evaluation.greedy else ''}"
+        )
     return lines
 
 

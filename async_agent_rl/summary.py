@@ -71,7 +71,7 @@ def draw_learning_curve(
             [version for version, _ in points],
             shares,
             yerr=errors,
-            fmt="o--",
+            fmt="o--" if len(points) > 2 else "o",  # two points are no curve
             color=f"C{number + 1}",
             capsize=4,
             label=f"held-out products, {points[0][1].decoding}, n={points[0][1].n}",

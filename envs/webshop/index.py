@@ -27,13 +27,17 @@ WHOLE_UP_TO = 16_384
 BOUND_STEPS = 254
 """A bound b in 1..255 says that a posting adds at most b / BOUND_STEPS of its term's weight. 0: no posting."""
 
+# What follows is about speed alone; the tests set other values to reach every path with few documents.
 _WARM_POSTINGS = 20_000
-_SAMPLE = 512
-_MANY = 4_096  # candidates from which a better threshold is worth looking for
+_WARM_PART = 12  # postings to begin with, at least one in so many documents
+_POOL = 2_048  # documents from which the first threshold is taken, more or less
+_POOL_EACH = 40_000
+_SAMPLE = 512  # of them, those that are bounded
+_FEW = 8  # times the limit: so many candidates are scored without a better threshold
 _SLACK = 1e-5  # relative; covers the rounding of single-precision sums of bounds
 _REMEMBERED = 4096  # terms of earlier queries; views of the arrays, except the gains of a short index
 _SPREAD_FROM = 8  # a term in one of so many documents is added as a whole row
-_POOL_PART = 12  # fewer postings than one in so many documents are collected, more are scanned for
+_LONG_PART = 3  # from one posting in so many documents on, all documents are gone over
 
 Positions = npt.NDArray[np.int64]
 
@@ -188,29 +192,26 @@ class InvertedIndex:
         by_bound = sorted(terms, key=lambda term: -term.bound)
         # rests[i]: the most that terms i, i + 1, ... can add together.
         rests = [*itertools.accumulate((term.bound for term in reversed(by_bound)), initial=0.0)][::-1]
-        num_added, num_postings = 1, len(by_bound[0].documents)
-        while num_added < len(terms) and num_postings + len(by_bound[num_added].documents) <= _WARM_POSTINGS:
-            num_postings += len(by_bound[num_added].documents)
-            num_added += 1
-        for term in by_bound[:num_added]:
-            self._add(term)
-        # Only a part of a long list: the sample is to be good, not complete.
-        pool = np.concatenate([term.documents[: 2 * _WARM_POSTINGS] for term in by_bound[:num_added]])
+        budget = max(_WARM_POSTINGS, self._num_documents // _WARM_PART)
+        num_added = num_postings = 0
+        while num_added < len(terms):
+            size = len(by_bound[num_added].documents)
+            if num_postings > _POOL and num_postings + size > budget:
+                break
+            self._add(by_bound[num_added])
+            num_added, num_postings = num_added + 1, num_postings + size
+        pool = self._pool(by_bound[:num_added])
         least = self._promising_threshold(terms, by_bound[num_added:], pool, limit)
         while rests[num_added] >= least and num_added < len(terms):
             self._add(by_bound[num_added])
             num_added += 1
         documents, bounds = self._candidates(by_bound[:num_added], least - rests[num_added])
-        if len(documents) > _MANY and num_added < len(terms):
-            least = max(least, self._promising_threshold(terms, by_bound[num_added:], documents, limit))
-            kept = np.flatnonzero(bounds >= least - rests[num_added])
-            documents, bounds = documents[kept], bounds[kept]
         self._clear(by_bound[:num_added])
         for number in range(num_added, len(terms)):
             bounds += by_bound[number].bounds_of(documents) * by_bound[number].step
             kept = np.flatnonzero(bounds >= least - rests[number + 1])
             documents, bounds = documents[kept], bounds[kept]
-        if len(documents) > 2 * limit:
+        if len(documents) > _FEW * limit:
             top = documents[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
             least = max(least, self._threshold(terms, top, limit))
             documents = documents[bounds >= least]
@@ -223,6 +224,13 @@ class InvertedIndex:
             self._sums += self._spare
         else:
             self._sums[term.documents] += term.bounds * term.step
+
+    def _pool(self, added: Sequence[_Term]) -> npt.NDArray[np.int32]:
+        """Documents of the first terms, enough to choose from; of a long list only a part."""
+        sizes = itertools.accumulate((len(term.documents) for term in added), initial=0)
+        return np.concatenate(
+            [term.documents[:_POOL_EACH] for term, size in zip(added, sizes, strict=False) if size <= _POOL]
+        )
 
     def _promising_threshold(
         self, terms: Sequence[_Term], missing: Sequence[_Term], documents: npt.NDArray[np.int32], limit: int
@@ -254,21 +262,29 @@ class InvertedIndex:
     def _candidates(
         self, added: Sequence[_Term], least: float
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """The documents with any of the added terms whose sums reach `least`, ascending, and their sums."""
-        if sum(len(term.documents) for term in added) * _POOL_PART < self._num_documents:
-            pool = np.concatenate([term.documents for term in added])
-            documents = np.unique(pool[self._sums[pool] >= least])
-        else:
-            likely = self._sums >= least if least > 0 else self._sums > 0
-            documents = np.flatnonzero(likely).astype(np.int32)
-        return documents, self._sums[documents]
+        """The documents with any of the added terms whose sums reach `least`, each once, and their sums."""
+        if self._is_long(added):
+            documents = np.flatnonzero(self._sums >= least if least > 0 else self._sums > 0).astype(np.int32)
+            return documents, self._sums[documents]
+        parts = []
+        for term in added:
+            sums = self._sums[term.documents]
+            reached = np.flatnonzero(sums >= max(least, 0))
+            found = term.documents[reached]
+            parts.append((found, sums[reached]))
+            self._sums[found] = -1  # so that the next term leaves them out
+        return np.concatenate([found for found, _ in parts]), np.concatenate([sums for _, sums in parts])
 
     def _clear(self, added: Sequence[_Term]) -> None:
-        if sum(len(term.documents) for term in added) * _POOL_PART < self._num_documents:
+        if self._is_long(added):
+            self._sums.fill(0)
+        else:
             for term in added:
                 self._sums[term.documents] = 0
-        else:
-            self._sums.fill(0)
+
+    def _is_long(self, added: Sequence[_Term]) -> bool:
+        """Whether going over all documents is quicker than going over the postings of these terms."""
+        return sum(len(term.documents) for term in added) * _LONG_PART > self._num_documents
 
     def _exact(self, terms: Sequence[_Term], documents: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """[C] float64 scores of any documents, added up in the order of the query."""

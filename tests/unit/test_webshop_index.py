@@ -55,7 +55,7 @@ def score_everything(documents: Sequence[str], ranks: Sequence[int], query: str,
 @pytest.fixture
 def tiny_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the pruning steps happen among a handful of documents."""
-    for name, value in {"_WARM_POSTINGS": 6, "_POOL": 5, "_POOL_EACH": 7, "_SAMPLE": 8, "_FEW": 1}.items():
+    for name, value in {"_POOL": 5, "_FEW": 1, "_MOST_ROWS": 2, "_MOST_COUNTS": 3}.items():
         monkeypatch.setattr(index_module, name, value)
 
 

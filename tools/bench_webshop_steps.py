@@ -11,7 +11,7 @@ import statistics
 import time
 import tracemalloc
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from async_agent_rl.env import Task
@@ -73,7 +73,7 @@ class _OneMore:
         self._searcher = searcher
         self._product = product
 
-    def find(self, query: str) -> tuple[Product, ...]:
+    def find(self, query: str) -> Sequence[Product]:
         return (self._product, *self._searcher.find(query)[:-1])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+from collections.abc import Sequence
 
 from envs.webshop.catalog import Product
 from envs.webshop.goals import Goal

@@ -11,7 +11,7 @@ import statistics
 import time
 import tracemalloc
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from async_agent_rl.env import Task
@@ -38,7 +38,7 @@ class StepFigures:
     original_results_ms: float
     original_item_ms: float
     results_ms: float
-    """Ours, the search included, which the original's figure leaves out."""
+    """Ours, from a results page, the search included, which the original's figure leaves out."""
     item_ms: float
     env_step_ms: float
     """A step of the environment, with the prompts for the model."""
@@ -73,7 +73,7 @@ class _OneMore:
         self._searcher = searcher
         self._product = product
 
-    def find(self, query: str) -> tuple[Product, ...]:
+    def find(self, query: str) -> Sequence[Product]:
         return (self._product, *self._searcher.find(query)[:-1])
 
 
@@ -89,12 +89,15 @@ def measure_steps() -> StepFigures:
     for number, goal in enumerate(goals):
         action = f"search[{goal.instruction}]"
         session = Session(shop, goal)
+        # A results page is opened from another one, as with `Next >`, so that both sides have one to read.
+        session.act(action)
         results_times.append(_time(_step, session, action))
         item_times.append(_time(_step, session, f"click[{product.asin}]"))
         # In turns, so that whatever else the machine does slows both down.
         if number % (_NUM_OURS // _NUM_ORIGINAL) == 0:
             keywords, hits = goal.instruction.split(" "), shop.searcher.find(goal.instruction)
             pages = OriginalSteps("fgwxyznkvq", goal.instruction)
+            pages.open_results(keywords, 1, len(hits), hits[:10])
             original_results.append(_time(pages.open_results, keywords, 1, len(hits), hits[:10]))
             original_item.append(_time(pages.open_item, keywords, 1, product, {}))
     num_left, size = _count_sessions(shop, world)

@@ -27,13 +27,14 @@ WHOLE_UP_TO = 16_384
 BOUND_STEPS = 254
 """A bound b in 1..255 says that a posting adds at most b / BOUND_STEPS of its term's weight. 0: no posting."""
 
-_WARM_POSTINGS = 20_000
-_SAMPLE = 512
-_MANY = 4_096  # candidates from which a better threshold is worth looking for
+# What follows is about speed alone; the tests set other values to reach every path with few documents.
+_POOL = 4_096  # documents from which the first threshold is taken, more or less
+_FEW = 4  # times the limit: so many candidates are scored without a better threshold
 _SLACK = 1e-5  # relative; covers the rounding of single-precision sums of bounds
 _REMEMBERED = 4096  # terms of earlier queries; views of the arrays, except the gains of a short index
-_SPREAD_FROM = 8  # a term in one of so many documents is added as a whole row
-_POOL_PART = 12  # fewer postings than one in so many documents are collected, more are scanned for
+_MOST_ROWS = 24  # lent at a time; one byte per document each
+_MOST_COUNTS = 30
+_UNCLEAR = np.iinfo(np.uint16).max
 
 Positions = npt.NDArray[np.int64]
 
@@ -90,10 +91,15 @@ class _Term:
         """[C] bounds of any documents; 0 for those without the term."""
         if self.row is not None:
             return self.row[documents]
-        places, held = self.places_of(documents)
+        places, held = self._places_of(documents)
         return np.where(held, self.bounds[places], np.uint8(0))
 
-    def places_of(self, documents: npt.NDArray[np.int32]) -> tuple[Positions, npt.NDArray[np.bool_]]:
+    def counts_of(self, documents: npt.NDArray[np.int32]) -> npt.NDArray[np.uint16]:
+        """[C] occurrences in any documents."""
+        places, held = self._places_of(documents)
+        return np.where(held, self.counts[places], np.uint16(0))
+
+    def _places_of(self, documents: npt.NDArray[np.int32]) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """[C] postings of any documents, and whether there is one; the place means nothing where there is none."""
         places = np.minimum(np.searchsorted(self.documents, documents), len(self.documents) - 1)
         return places, self.documents[places] == documents
@@ -119,8 +125,9 @@ class InvertedIndex:
         self._find = functools.lru_cache(_REMEMBERED)(self._look_up)
         self._lock = threading.Lock()
         # Room for one query at a time, zero between queries.
-        self._sums: npt.NDArray[Any] = np.zeros(self._num_documents, np.float64 if self._is_short else np.float32)
-        self._spare = np.empty(0 if self._is_short else self._num_documents, np.float32)
+        self._sums = np.zeros(self._num_documents if self._is_short else 0, np.float64)
+        self._spare_rows: list[npt.NDArray[np.uint8]] = []
+        self._counts = _unique_counts(self._inverse_norms)
 
     def best(self, terms: Sequence[str], limit: int) -> Positions:
         """At most `limit` documents that hold any of the terms, best first; a repeated term counts repeatedly."""
@@ -175,6 +182,7 @@ class InvertedIndex:
     def _score_all(self, terms: Sequence[_Term]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         sums = self._sums
         for term in terms:
+            assert term.gains is not None  # the index is short
             sums[term.documents] += term.gains
         documents = np.flatnonzero(sums).astype(np.int32)
         scores = sums[documents]
@@ -185,97 +193,132 @@ class InvertedIndex:
         self, terms: Sequence[_Term], limit: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """Exact scores of some documents, among them the best `limit` and all that tie with the last of these."""
+        terms = self._lend_rows(terms)
         by_bound = sorted(terms, key=lambda term: -term.bound)
         # rests[i]: the most that terms i, i + 1, ... can add together.
         rests = [*itertools.accumulate((term.bound for term in reversed(by_bound)), initial=0.0)][::-1]
-        num_added, num_postings = 1, len(by_bound[0].documents)
-        while num_added < len(terms) and num_postings + len(by_bound[num_added].documents) <= _WARM_POSTINGS:
-            num_postings += len(by_bound[num_added].documents)
-            num_added += 1
-        for term in by_bound[:num_added]:
-            self._add(term)
-        # Only a part of a long list: the sample is to be good, not complete.
-        pool = np.concatenate([term.documents[: 2 * _WARM_POSTINGS] for term in by_bound[:num_added]])
-        least = self._promising_threshold(terms, by_bound[num_added:], pool, limit)
-        while rests[num_added] >= least and num_added < len(terms):
-            self._add(by_bound[num_added])
-            num_added += 1
-        documents, bounds = self._candidates(by_bound[:num_added], least - rests[num_added])
-        if len(documents) > _MANY and num_added < len(terms):
-            least = max(least, self._promising_threshold(terms, by_bound[num_added:], documents, limit))
-            kept = np.flatnonzero(bounds >= least - rests[num_added])
-            documents, bounds = documents[kept], bounds[kept]
-        self._clear(by_bound[:num_added])
-        for number in range(num_added, len(terms)):
-            bounds += by_bound[number].bounds_of(documents) * by_bound[number].step
-            kept = np.flatnonzero(bounds >= least - rests[number + 1])
-            documents, bounds = documents[kept], bounds[kept]
-        if len(documents) > 2 * limit:
-            top = documents[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
-            least = max(least, self._threshold(terms, top, limit))
-            documents = documents[bounds >= least]
-        return documents, self._exact(terms, documents)
+        least = self._first_threshold(terms, by_bound, limit)
+        found: list[npt.NDArray[np.int32]] = []
+        bounds: list[npt.NDArray[np.float32]] = []
+        # A document without any of the first terms cannot reach the threshold once the rest is too little.
+        for number in range(len(by_bound)):
+            if rests[number] < least:
+                break
+            documents, sums = self._survivors(by_bound, number, rests, least)
+            found.append(documents)
+            bounds.append(sums)
+            if len(documents) > _FEW * limit:
+                least = max(least, self._top_threshold(terms, documents, sums, limit))
+        likely, reached = np.concatenate(found), np.concatenate(bounds)
+        if len(likely) > _FEW * limit:
+            least = max(least, self._top_threshold(terms, likely, reached, limit))
+        likely = likely[reached >= least]
+        scores = self._exact(terms, likely)
+        self._take_rows_back(terms)
+        return likely, scores
 
-    def _add(self, term: _Term) -> None:
-        """Add a term's bounds to the sums of all documents that hold it."""
-        if term.row is not None and len(term.documents) * _SPREAD_FROM > self._num_documents:
-            np.multiply(term.row, term.step, out=self._spare)
-            self._sums += self._spare
-        else:
-            self._sums[term.documents] += term.bounds * term.step
+    def _first_threshold(self, terms: Sequence[_Term], by_bound: Sequence[_Term], limit: int) -> float:
+        """A score that the best `limit` documents reach or exceed, from some documents of the rarest terms."""
+        pool: list[npt.NDArray[np.int32]] = []
+        for term in by_bound:
+            # Only a part of a long list: the sample is to be good, not complete.
+            pool.append(term.documents[:_POOL])
+            if sum(map(len, pool)) >= _POOL:
+                break
+        documents = np.unique(np.concatenate(pool))
+        sums = np.zeros(len(documents), np.float32)
+        for term in by_bound:
+            sums += term.bounds_of(documents) * term.step
+        return self._top_threshold(terms, documents, sums, limit)
 
-    def _promising_threshold(
-        self, terms: Sequence[_Term], missing: Sequence[_Term], documents: npt.NDArray[np.int32], limit: int
+    def _survivors(
+        self, by_bound: Sequence[_Term], number: int, rests: Sequence[float], least: float
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Documents with term `number` and none before it that may reach `least`, and their bounds."""
+        documents = by_bound[number].documents
+        sums = by_bound[number].bounds * by_bound[number].step
+        for other in range(number + 1, len(by_bound)):
+            kept = np.flatnonzero(sums >= least - rests[other])
+            if len(kept) < len(documents):
+                documents, sums = documents[kept], sums[kept]
+            sums = sums + by_bound[other].bounds_of(documents) * by_bound[other].step
+        kept = np.flatnonzero(sums >= least)
+        documents, sums = documents[kept], sums[kept]
+        for other in range(number):  # those have been found already
+            new = np.flatnonzero(by_bound[other].bounds_of(documents) == 0)
+            documents, sums = documents[new], sums[new]
+        return documents, sums
+
+    def _top_threshold(
+        self,
+        terms: Sequence[_Term],
+        documents: npt.NDArray[np.int32],
+        bounds: npt.NDArray[np.float32],
+        limit: int,
     ) -> float:
-        """A score that the best `limit` documents reach or exceed, from the most promising of some documents.
+        """The exact score at place `limit` among the documents of the largest bounds, less the slack.
 
-        Args:
-            terms: of the query.
-            missing: those that are not in the sums yet.
-            documents: to choose from; may name one twice.
+        0 where there are fewer documents; they must be different ones.
         """
-        if len(documents) > _SAMPLE:
-            documents = documents[np.argpartition(self._sums[documents], len(documents) - _SAMPLE)[-_SAMPLE:]]
-        documents = np.unique(documents)
-        bounds = self._sums[documents]
-        for term in missing:
-            bounds += term.bounds_of(documents) * term.step
-        if len(documents) > 2 * limit:
-            documents = documents[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
-        return self._threshold(terms, documents, limit)
-
-    def _threshold(self, terms: Sequence[_Term], documents: npt.NDArray[np.int32], limit: int) -> float:
-        """The exact score of the document at place `limit`, less the slack; 0 where there are fewer."""
         if len(documents) < limit:
             return 0.0
+        if len(documents) > 2 * limit:
+            documents = documents[np.argpartition(bounds, len(bounds) - 2 * limit)[-2 * limit :]]
         scores = self._exact(terms, documents)
         return float(np.partition(scores, len(scores) - limit)[len(scores) - limit]) * (1 - _SLACK)
 
-    def _candidates(
-        self, added: Sequence[_Term], least: float
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """The documents with any of the added terms whose sums reach `least`, ascending, and their sums."""
-        if sum(len(term.documents) for term in added) * _POOL_PART < self._num_documents:
-            pool = np.concatenate([term.documents for term in added])
-            documents = np.unique(pool[self._sums[pool] >= least])
-        else:
-            likely = self._sums >= least if least > 0 else self._sums > 0
-            documents = np.flatnonzero(likely).astype(np.int32)
-        return documents, self._sums[documents]
-
-    def _clear(self, added: Sequence[_Term]) -> None:
-        if sum(len(term.documents) for term in added) * _POOL_PART < self._num_documents:
-            for term in added:
-                self._sums[term.documents] = 0
-        else:
-            self._sums.fill(0)
-
     def _exact(self, terms: Sequence[_Term], documents: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """[C] float64 scores of any documents, added up in the order of the query."""
-        inverse = self._inverse_norms[self._arrays.lengths[documents]]
+        lengths = self._arrays.lengths[documents]
+        inverse = self._inverse_norms[lengths]
         scores = np.zeros(len(documents), np.float64)
         for term in terms:
-            places, held = term.places_of(documents)
-            counts = np.where(held, term.counts[places], np.uint16(0)).astype(np.float32)
-            scores += contributions(term.weight, counts, inverse)
+            counts = self._counts[lengths, term.bounds_of(documents)]
+            unclear = np.flatnonzero(counts == _UNCLEAR)
+            if len(unclear):
+                counts[unclear] = term.counts_of(documents[unclear])
+            scores += contributions(term.weight, counts.astype(np.float32), inverse)
         return scores
+
+    def _lend_rows(self, terms: Sequence[_Term]) -> list[_Term]:
+        """Give the terms that have no row one until `_take_rows_back`, as long as there are any."""
+        lent: list[_Term] = []
+        num_lent = 0
+        for term in terms:
+            if term.row is None and num_lent < _MOST_ROWS:
+                if num_lent == len(self._spare_rows):
+                    self._spare_rows.append(np.zeros(self._num_documents, np.uint8))
+                row = self._spare_rows[num_lent]
+                row[term.documents] = term.bounds
+                lent.append(dataclasses.replace(term, row=row))
+                num_lent += 1
+            else:
+                lent.append(term)
+        return lent
+
+    def _take_rows_back(self, terms: Sequence[_Term]) -> None:
+        for term in terms:
+            if any(term.row is row for row in self._spare_rows):
+                term.row[term.documents] = 0  # type: ignore[index]
+
+
+def bounds_of_counts(counts: npt.NDArray[Any], inverse: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bounds of postings, in BOUND_STEPS, given occurrences and inverse norms; broadcasts."""
+    gains: npt.NDArray[np.float64] = counts * inverse.astype(np.float64)
+    # Strictly above the share that is bounded: 1 - 1 / (1 + gain) lies in [0, 1).
+    bounds = (gains / (1 + gains) * BOUND_STEPS).astype(np.uint8)
+    bounds += np.uint8(1)
+    return bounds
+
+
+def _unique_counts(inverse: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """[256, 256] uint16: occurrences by length code and bound, or _UNCLEAR where several have that bound."""
+    # One more than is kept: whether the last bound is its own shows only in the next one.
+    tried = np.arange(1, _MOST_COUNTS + 2)
+    bounds = bounds_of_counts(tried[None, :], inverse[:, None])
+    is_new = np.diff(bounds.astype(np.int16), axis=1, prepend=0) > 0
+    table = np.full((256, 256), _UNCLEAR, np.uint16)
+    table[:, 0] = 0
+    for code, place in zip(*np.nonzero(is_new[:, :-1] & is_new[:, 1:]), strict=True):
+        table[code, bounds[code, place]] = tried[place]
+    return table

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from envs.webshop.bm25 import inverse_norms, length_code
-from envs.webshop.index import BOUND_STEPS, IndexArrays
+from envs.webshop.index import IndexArrays, bounds_of_counts
 from envs.webshop.tokens import term_of, words
 
 Allocate = Callable[[str, npt.DTypeLike, tuple[int, ...]], npt.NDArray[Any]]
@@ -155,12 +155,10 @@ class IndexBuilder:
 def _bound(arrays: IndexArrays) -> None:
     """Fill in the postings' bounds and the terms' peaks."""
     num_with_terms, num_terms = arrays.totals
-    inverse = inverse_norms(num_terms / num_with_terms if num_with_terms else 1.0).astype(np.float64)
+    inverse = inverse_norms(num_terms / num_with_terms if num_with_terms else 1.0)
     for start in range(0, len(arrays.documents), _SLICE_POSTINGS):
         part = slice(start, start + _SLICE_POSTINGS)
-        gains = arrays.counts[part] * inverse[arrays.lengths[arrays.documents[part]]]
-        # Strictly above the share that is bounded: 1 - 1 / (1 + gain) lies in [0, 1).
-        arrays.bounds[part] = (gains / (1 + gains) * BOUND_STEPS).astype(np.uint8) + 1
+        arrays.bounds[part] = bounds_of_counts(arrays.counts[part], inverse[arrays.lengths[arrays.documents[part]]])
     if len(arrays.documents):
         arrays.peaks[:] = np.maximum.reduceat(arrays.bounds, arrays.posting_ends[:-1])
 

@@ -6,7 +6,7 @@ Knows nothing of pages or sessions; whoever turns pages keeps the hit list.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,9 @@ MAX_HITS = 50
 class Searcher(Protocol):
     """Finds products. Pure: the same query always gives the same hits."""
 
-    def find(self, query: str) -> tuple[Product, ...]: ...
+    def find(self, query: str) -> Sequence[Product]:
+        """The hits, best first; those of a large catalogue are read when they are looked at."""
+        ...
 
 
 class SearchIndex:
@@ -43,9 +45,32 @@ class SearchIndex:
         """What it searches in; documents are positions in the catalogue."""
         return self._index
 
-    def find(self, query: str) -> tuple[Product, ...]:
+    def find(self, query: str) -> Sequence[Product]:
         """The best MAX_HITS products, best first, ties by ascending asin; none for a query without known terms."""
-        return tuple(self._products[position] for position in self._index.best(terms(query), MAX_HITS).tolist())
+        positions = self._index.best(terms(query), MAX_HITS).tolist()
+        if isinstance(self._products, tuple):
+            return tuple(self._products[position] for position in positions)
+        return _Hits(self._products, positions)
+
+
+class _Hits(Sequence[Product]):
+    """Some products of a large catalogue, read when they are looked at: most hits never are."""
+
+    def __init__(self, products: Sequence[Product], positions: Sequence[int]) -> None:
+        self._products = products
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, place: int) -> Product: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Product]: ...
+    def __getitem__(self, place: int | slice) -> Product | Sequence[Product]:
+        if isinstance(place, slice):
+            return tuple(self._products[position] for position in self._positions[place])
+        return self._products[self._positions[place]]
 
 
 def document_text(product: Product) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+from collections.abc import Sequence
 
 from envs.webshop.catalog import Product
 from envs.webshop.goals import Goal
@@ -103,7 +104,7 @@ class Session:
     visited: set[str]
     """Asins opened since the search page was last open; mode `text_rich` marks them."""
     _shop: Shop
-    _hits: tuple[Product, ...]
+    _hits: Sequence[Product]
 
     def __init__(self, shop: Shop, goal: Goal, session_id: str = "0") -> None:
         """Open the search page."""
@@ -129,7 +130,7 @@ class Session:
     def shown(self) -> tuple[Product, ...]:
         """The products on the results page that is or was last open."""
         size = self._shop.results_per_page
-        return self._hits[max(self.number - 1, 0) * size : self.number * size]
+        return tuple(self._hits[max(self.number - 1, 0) * size : self.number * size])
 
     @property
     def shows_attributes(self) -> bool:

@@ -24,7 +24,7 @@ class SpecialSearcher:
         self._searcher = searcher
         self._products = products
 
-    def find(self, query: str) -> tuple[Product, ...]:
+    def find(self, query: str) -> Sequence[Product]:
         """Hits in catalogue order, all of them; of `<r>` MAX_HITS, always the same for the same query."""
         sign, *words = query.split(" ")
         rest = " ".join(words)

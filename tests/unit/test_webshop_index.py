@@ -55,9 +55,8 @@ def score_everything(documents: Sequence[str], ranks: Sequence[int], query: str,
 @pytest.fixture
 def tiny_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the pruning steps happen among a handful of documents."""
-    monkeypatch.setattr(index_module, "_WARM_POSTINGS", 6)
-    monkeypatch.setattr(index_module, "_SAMPLE", 8)
-    monkeypatch.setattr(index_module, "_MANY", 5)
+    for name, value in {"_POOL": 5, "_FEW": 1, "_MOST_ROWS": 2, "_MOST_COUNTS": 3}.items():
+        monkeypatch.setattr(index_module, name, value)
 
 
 @pytest.mark.usefixtures("tiny_samples")

@@ -38,8 +38,9 @@ class UpdateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trajectories_per_s: float
     """Trajectories of this update over its wall clock."""
     rows_generated_per_s: float
-    """All actors, since the last update."""
-    tokens_generated_per_s: float
+    """All actors, over the last few seconds, in which there may be several updates."""
+    tokens_generated: int
+    """All actors, since the start."""
     rows_trained_per_s: float
     """Rows of this update over the learner's computing time."""
     learner_wait_s: float

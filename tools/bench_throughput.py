@@ -109,9 +109,7 @@ def measure(variant: Variant, repeats: Sequence[Sequence[UpdateRecord]], warm_up
         counted = records[warm_up:]
         wall = last.time_s - first.time_s
         rates.append(trajectories * len(counted) / wall)
-        intervals = [late.time_s - early.time_s for early, late in zip(records[warm_up - 1 :], counted, strict=False)]
-        made = sum(record.tokens_generated_per_s * span for record, span in zip(counted, intervals, strict=True))
-        tokens.append(made / wall)
+        tokens.append((last.tokens_generated - first.tokens_generated) / wall)
         learner.append(sum(record.learner_wait_s for record in counted) / wall)
         lease.append(sum(record.actor_lease_wait_s for record in counted) / wall)
         environment.append(sum(record.actor_env_wait_s for record in counted) / wall)

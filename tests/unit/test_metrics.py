@@ -25,7 +25,7 @@ def record(version: int = 3, *, waited: float = 0.0, busy: float = 2.0, blocked:
         rows_trained=200,
         trajectories_per_s=10.0,
         rows_generated_per_s=100.0,
-        tokens_generated_per_s=1000.0,
+        tokens_generated=1000,
         rows_trained_per_s=150.0,
         learner_wait_s=waited,
         learner_busy_s=busy,

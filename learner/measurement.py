@@ -134,7 +134,7 @@ class _ActorInterval:
 
     @classmethod
     def between(cls, before: Mapping[str, ActorStats], after: Mapping[str, ActorStats]) -> _ActorInterval:
-        """Rows and tokens are sums over actors, seconds are means. An actor that restarted counts from its new start."""
+        """Rows and tokens are sums over actors, seconds means; an actor that restarted counts from its new start."""
 
         def grown(name: str, counter: str) -> float:
             now = float(getattr(after[name], counter))

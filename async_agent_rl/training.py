@@ -34,6 +34,7 @@ _LEARNER_STOP_S = 6.0
 _OTHERS_STOP_S = 2.0
 _DRAIN_S = 10.0
 _EARLY_END_GRACE_S = 5.0
+_SILENCE_S = 60.0
 
 
 class RunInterruptedError(Exception):
@@ -52,6 +53,8 @@ class TrainingRun:
         self._cluster = LocalCluster(self._folder.path)
         self._records: list[UpdateRecord] = []
         self._ended_early_s: float | None = None
+        self._heard_s = time.monotonic()
+        """When the last update, or the last word about there being none, was shown."""
 
     def __enter__(self) -> Self:
         return self
@@ -80,11 +83,13 @@ class TrainingRun:
     def _train(self) -> None:
         roles = self._start_roles()
         learner = roles[1]
+        self._heard_s = time.monotonic()
         total = self._config.train.updates
         with self._console.progress("training", total) as bar:
             while learner.exit_code is None:
                 self._check_roles()
                 self._check_early_end(roles)
+                self._notice_silence()
                 self._show_new_updates(bar.reach)
                 self._pause()
             self._check_roles()
@@ -152,6 +157,17 @@ class TrainingRun:
         if time.monotonic() - self._ended_early_s > _EARLY_END_GRACE_S:
             raise RunError(f"{ended[0].name} ended with status 0 although the run was not over; was it told to stop?")
 
+    def _notice_silence(self) -> None:
+        """Say when no update has come for long, and where the reason stands: no wait is silent."""
+        now_s = time.monotonic()
+        if now_s - self._heard_s < _SILENCE_S:
+            return
+        self._heard_s = now_s
+        self._console.say(
+            f"no update for {_SILENCE_S:.0f} s; what the roles wait for: "
+            f"python -m tools.tail {self._folder.path} --level warning"
+        )
+
     def _pause(self) -> None:
         if self._interrupted.wait(_POLL_S):
             raise RunInterruptedError
@@ -159,6 +175,7 @@ class TrainingRun:
     def _show_new_updates(self, reach: Callable[[int], None]) -> None:
         for record in read_metrics(self._folder.path)[len(self._records) :]:
             self._records.append(record)
+            self._heard_s = time.monotonic()
             bound = self._config.effective_staleness
             self._console.say(format_update(self._records, self._config.train.updates, bound))
             reach(record.version)

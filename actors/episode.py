@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -21,7 +22,7 @@ from actors.prompts import FittedPrompt, PromptCodec
 from async_agent_rl import seeds
 from async_agent_rl.config import Config, Latency, parse_latency
 from async_agent_rl.env import Env, Observation, Split, StepResult, Task, World
-from async_agent_rl.errors import EngineError, EnvError, FailureKind
+from async_agent_rl.errors import EngineError, EnvError, FailureKind, RunError
 from async_agent_rl.policy import Completion, Engine, GenerationRequest
 from async_agent_rl.protocol import Lease, LeaseFailed, Trajectory, TrajectoryDone, TurnInfo
 from async_agent_rl.seeds import Purpose
@@ -148,6 +149,7 @@ class Player:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         result = await self._call_env(env.step(self._codec.decode(answer.token_ids)), f"step {step}")
+        _check_numbers(result, step, lease)
         return Played(prompt, answer, before, result)
 
     async def _call_env(self, call: Awaitable[_T], what: str) -> _T:
@@ -211,3 +213,17 @@ def _turn_info(turn: Played) -> TurnInfo:
         history_dropped=turn.prompt.choice,
         prompt_cut=turn.prompt.is_cut,
     )
+
+
+def _check_numbers(result: StepResult, step: int, lease: Lease) -> None:
+    """A reward that is no number would fail every try of the task for ever, so it ends the run instead.
+
+    Raises:
+        RunError: names the value and the step.
+    """
+    for name, value in (("reward", result.reward), ("score", result.score)):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise RunError(
+                f"the environment returned {name}={value!r} in step {step} of task {lease.task_index}: "
+                f"it must be a finite number"
+            )

@@ -72,6 +72,7 @@ def _refuse_contradictions(overrides: Sequence[str]) -> None:
 
 def _compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     # Imported here because only launchers and tools need Hydra, and it is slow to import.
+    import yaml
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
@@ -86,6 +87,8 @@ def _compose(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         with initialize_config_dir(str(folder), version_base="1.3"):
             composed = compose(stem, overrides=list(overrides))
         result = OmegaConf.to_container(composed, resolve=True)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config {name}: the file is no valid YAML: {' '.join(str(error).split())}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_first_sentence(error, overrides)) from error
     if not isinstance(result, dict):

@@ -74,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_layout()
         config = load_config(arguments.config_name, arguments.overrides)
         return run(config, console, interrupt, dry_run=arguments.dry_run)
+    except KeyboardInterrupt:
+        console.error("interrupted before anything was started")
+        return EXIT_INTERRUPTED
     except InputError as error:
         console.error(str(error))
         return EXIT_BAD_INPUT

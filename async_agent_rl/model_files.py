@@ -60,13 +60,14 @@ def load_model(path: Path, dtype: str = "float32") -> Any:
         path: from `resolve_model_path`.
         dtype: "float32" or "bfloat16".
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM  # seconds to import
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr is for what a person must read
     try:
         loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(f"model.path={path}: the model cannot be loaded: {error}") from error
     return cast("torch.nn.Module", loaded).eval()
 

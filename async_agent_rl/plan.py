@@ -87,6 +87,8 @@ def describe_plan(
     else:
         lines += _memory(config, model, shape, model_bytes)
     panel = min(config.evaluation.n, num_tasks.get("validation", 0))
+    if config.group.size == 1:
+        lines.append("warning      group.size=1: a try has no others to be compared with, so hardly anything is learnt")
     if panel == 0:
         lines.append("evaluation   none")
     elif panel < config.evaluation.n:

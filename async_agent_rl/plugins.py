@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from async_agent_rl.config import EnvSection
 from async_agent_rl.env import World
-from async_agent_rl.errors import ConfigError
+from async_agent_rl.errors import AsyncAgentRLError, ConfigError
+
+T = TypeVar("T")
 
 
 def load_world(env: EnvSection) -> World:
@@ -22,6 +25,28 @@ def load_world(env: EnvSection) -> World:
         ConfigError: the module or class does not exist or is no world.
         InputError: the world refuses its options or its data.
     """
+    return guarded(env.target, lambda: _load_world(env))
+
+
+def guarded(target: str, call: Callable[[], T]) -> T:
+    """Run a person's own code before the run starts; what it raises becomes one sentence with file and line.
+
+    Raises:
+        ConfigError: whatever went wrong there; errors of ours pass as they are.
+    """
+    try:
+        return call()
+    except AsyncAgentRLError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = (
+            f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else f"{last.filename}:{last.lineno}"
+        )
+        raise ConfigError(f"env={target}: {type(error).__name__}: {error} ({place})") from error
+
+
+def _load_world(env: EnvSection) -> World:
     module_name, _, class_name = env.target.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

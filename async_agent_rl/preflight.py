@@ -10,7 +10,7 @@ from async_agent_rl.config import Config
 from async_agent_rl.env import SPLITS
 from async_agent_rl.errors import InputError
 from async_agent_rl.plan import check_lengths, describe_plan, read_model_shape, weight_bytes
-from async_agent_rl.plugins import load_world
+from async_agent_rl.plugins import guarded, load_world
 from async_agent_rl.run_folder import check_size
 
 
@@ -39,7 +39,7 @@ def check_run(config: Config, *, dry_run: bool) -> Plan:
         check_lengths(config, shape)
         check_size(config, size)
     world = load_world(config.env)
-    num_tasks = {str(split): world.num_tasks(split) for split in SPLITS}
+    num_tasks = guarded(config.env.target, lambda: {str(split): int(world.num_tasks(split)) for split in SPLITS})
     if num_tasks["train"] < 1:
         raise InputError(f"env={config.env.target}: its train split has no task")
     _check_port(config)

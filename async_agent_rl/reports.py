@@ -92,4 +92,4 @@ def paired_gain(before: Sequence[bool], after: Sequence[bool]) -> tuple[float, f
     mean = sum(gains) / n
     variance = sum((gain - mean) ** 2 for gain in gains) / (n - 1)
     half = _Z95 * math.sqrt(variance / n)
-    return mean, mean - half, mean + half
+    return mean, max(-1.0, mean - half), min(1.0, mean + half)

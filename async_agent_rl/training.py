@@ -224,8 +224,9 @@ class TrainingRun:
         return found
 
     def _end_interrupted(self) -> int:
-        self._console.say("interrupted: the learner saves a checkpoint, everything ends ...")
-        learners = [role for role in self._cluster.roles if role.name == "learner"]
+        learners = [role for role in self._cluster.roles if role.name == "learner" and role.exit_code is None]
+        saving = "the learner saves a checkpoint, " if learners else ""
+        self._console.say(f"interrupted: {saving}everything ends ...")
         self._cluster.terminate(learners, _LEARNER_STOP_S)
         self._cluster.end_all(_OTHERS_STOP_S)
         kept = sorted(path for path in self._folder.checkpoints.glob("v*") if path.is_dir())

@@ -21,7 +21,7 @@ import msgspec
 
 from async_agent_rl.config import Config
 from async_agent_rl.config_loading import DEFAULT_CONFIG, load_config
-from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_RUN_FAILED, InputError, RunError
+from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, InputError, RunError
 from async_agent_rl.metrics import UpdateRecord, read_metrics
 from tools.bench_sides import measure_sides
 
@@ -226,6 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = load_config(arguments.config_name, settings)
             common = ["--config-name", arguments.config_name, *settings]
             report = bench(config, common, arguments.repeats, arguments.warm_up)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except InputError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_BAD_INPUT

@@ -16,7 +16,14 @@ import msgspec
 
 from actors.evaluation import run_evaluation
 from async_agent_rl.config_loading import DEFAULT_CONFIG, load_config
-from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_RUN_FAILED, AsyncAgentRLError, InputError
+from async_agent_rl.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    AsyncAgentRLError,
+    InputError,
+)
 from async_agent_rl.reports import EvaluationReport
 
 _PROGRESS_EVERY = 64
@@ -29,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(report))
         if arguments.json is not None:
             _write(Path(arguments.json), report)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT

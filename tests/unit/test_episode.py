@@ -15,11 +15,11 @@ from actors.latency import draw_latency_s
 from actors.prompts import PromptCodec
 from async_agent_rl.config import Latency, parse_latency
 from async_agent_rl.env import Env, Observation, Split, StepResult, Task
-from async_agent_rl.errors import EngineError, EnvError, FailureKind
+from async_agent_rl.errors import EngineError, EnvError, FailureKind, RunError
 from async_agent_rl.policy import Completion, GenerationRequest
 from async_agent_rl.protocol import Lease, LeaseFailed, Trajectory, read_trajectory, trajectory_frames
 from async_agent_rl.seeds import Purpose, derive_seed
-from tests.tiny import EOS_ID, EvenWorld, tiny_tokenizer
+from tests.tiny import EOS_ID, EvenEnv, EvenWorld, tiny_tokenizer
 
 RULES = PlayRules(
     max_steps=5,
@@ -247,3 +247,15 @@ def test_a_chat_template_wraps_the_prompt_and_opens_the_answer() -> None:
 def test_decoding_leaves_special_tokens_out() -> None:
     codec = PromptCodec(tiny_tokenizer())
     assert codec.decode(np.array([*codec.encode("a b"), EOS_ID], dtype=np.int32)) == "a b"
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "a", None])
+async def test_a_reward_that_is_no_number_ends_the_run(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = EvenEnv.step
+
+    async def pay(env: EvenEnv, response: str) -> StepResult:
+        return dataclasses.replace(await step(env, response), reward=reward)
+
+    monkeypatch.setattr(EvenEnv, "step", pay)
+    with pytest.raises(RunError, match="reward="):
+        await play(EvenWorld({}), ScriptedEngine("a", "b"))

@@ -38,7 +38,7 @@ def guarded(target: str, call: Callable[[], T]) -> T:
         return call()
     except AsyncAgentRLError:
         raise
-    except Exception as error:
+    except Exception as error:  # it is not our code, so any error may come out of it
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = (
             f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else f"{last.filename}:{last.lineno}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import msgspec
 from actors.evaluation import run_evaluation
 from async_agent_rl.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_RUN_FAILED, AsyncAgentRLError, InputError
 from async_agent_rl.reports import EvaluationJob
-from async_agent_rl.role_main import die_with, leave
+from async_agent_rl.role_main import leave, watch_launcher
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         job = _read_job(Path(arguments[0]))
         if job.launcher_pid:
-            threading.Thread(target=die_with, args=(job.launcher_pid,), name="parent-watch", daemon=True).start()
+            watch_launcher(job.launcher_pid)
         _run(job)
     except InputError as error:
         sys.stderr.write(f"{error}\n")

@@ -5,6 +5,7 @@ Knows nothing of what a role does.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import logging
 import os
@@ -31,6 +32,7 @@ from async_agent_rl.roles import RoleSpec, read_role_spec
 
 log = structlog.get_logger()
 _PARENT_POLL_S = 0.5
+_PR_SET_PDEATHSIG = 1
 
 
 class RoleFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +79,7 @@ def run_role(argv: Sequence[str], body: Callable[[RoleSpec, threading.Event], No
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which ends the roles in order
     if spec.launcher_pid:
-        threading.Thread(target=die_with, args=(spec.launcher_pid,), name="parent-watch", daemon=True).start()
+        watch_launcher(spec.launcher_pid)
     log.info("role_started", pid=os.getpid())
     try:
         body(spec, stop)
@@ -118,7 +120,17 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def die_with(launcher_pid: int) -> None:
+def watch_launcher(launcher_pid: int) -> None:
+    """From now on this process ends when the launcher is gone, however that one died: no orphan may outlive a run.
+
+    On Linux the kernel sees to it, even for a process that is stopped; a thread does elsewhere.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_die_with, args=(launcher_pid,), name="parent-watch", daemon=True).start()
+
+
+def _die_with(launcher_pid: int) -> None:
     """End this process when the launcher is gone, however it died: no orphan may outlive a run."""
     wait = threading.Event()
     while os.getppid() == launcher_pid:

@@ -175,6 +175,7 @@ def test_no_role_outlives_a_killed_launcher(start: Callable[..., Launched]) -> N
     run = start(*SMALL, "train.updates=1000")
     run.wait_until(lambda: len(run.records()) >= 1)
     roles = run.roles()
+    run.role("actor-0").suspend()  # not even one that cannot run
     os.kill(run.process.pid, signal.SIGKILL)
     run.finish(10)
     assert _all_gone(roles, 10) == []

@@ -164,7 +164,11 @@ def find(driver: Any, selector: str) -> Any:
 
 
 def press(driver: Any, action: str) -> None:
-    find(driver, f'button[name=action][value="{action}"]').click()
+    def click(page: Any) -> bool:
+        page.find_element("css selector", f'button[name=action][value="{action}"]').click()
+        return True
+
+    until(driver, click)  # a button of a page that is just being left is stale, and looked for again
 
 
 @needs_chromium
